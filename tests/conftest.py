@@ -29,6 +29,7 @@ def _data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         shutil.copy(file, own)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDRFQ_DATA", str(own))
+        patch.setenv("XDG_CONFIG_HOME", str(own / "config"))
         yield
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedrfq.errors import UserError
     from fedrfq.experiment import Experiment, load
     from fedrfq.learning.evaluation import RoundRecord
+    from fedrfq.plugins import load_plugin, register
     from fedrfq.runs.callbacks import Callback
 
     __version__: str
@@ -35,6 +36,8 @@ __all__ = [
     "__version__",
     "compare",
     "load",
+    "load_plugin",
+    "register",
     "reproduce",
     "resume",
     "robustness",
@@ -53,6 +56,8 @@ _HOMES = {
     "UserError": "errors",
     "compare": "api.studies",
     "load": "experiment",
+    "load_plugin": "plugins",
+    "register": "plugins",
     "reproduce": "api.studies",
     "resume": "api.run",
     "robustness": "api.studies",

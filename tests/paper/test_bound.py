@@ -19,7 +19,13 @@ from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.models.stacked import TrainingStep
 from fedrfq.paper import descent
 from fedrfq.paper.bound import BoundPlan
-from fedrfq.paper.client_gradients import ClientLoss, Point, curvature, minibatches, variance
+from fedrfq.paper.client_gradients import (
+    ClientLoss,
+    Point,
+    curvature,
+    minibatches,
+    variance,
+)
 from fedrfq.paper.descent import Exchanged, MeasuredRound, check, descend
 from fedrfq.paper.theorem import Constants, MeasuredSetting, largest_lam, s8_holds, terms
 from fedrfq.prototypes.fixed_point import Globals

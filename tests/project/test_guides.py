@@ -27,6 +27,8 @@ def example(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
     # Dataclasses look for their module by its name.
     module = ModuleType("guide_example")
     monkeypatch.setitem(sys.modules, module.__name__, module)
+    # Tried on its own: nothing is registered for other tests.
+    monkeypatch.setattr("fedrfq.plugins.register", lambda kind, name: lambda value: value)
     exec(block, vars(module))
     return vars(module)[name]()
 

@@ -40,6 +40,7 @@ def array(rows: Any) -> Ints:
 class Drop(Detector):
     """Drops one client, scores by client, and counts its calls."""
 
+    exact = True
     client: int = 0
     clip: bool = False
 

@@ -14,6 +14,7 @@ ROOT = Path(fedrfq.__file__).parent
 LAYERS = [
     "errors",
     "files",
+    "plugins",
     "data",
     "prototypes",
     "robust.state",

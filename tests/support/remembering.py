@@ -16,6 +16,7 @@ from fedrfq.robust.rules import Rule
 class Slow(Rule):
     """Moves a centre from where it was by at most `most` for each round it has seen."""
 
+    exact = True
     most: int = 10
 
     def start(self, classes: int, values: int) -> State:
@@ -35,6 +36,7 @@ class Slow(Rule):
 class Halving(Detector):
     """Halves the weight of the client whose turn it is, and brings a rule of its own."""
 
+    exact = True
     most: int = 10
 
     def start(self, clients: int) -> State:

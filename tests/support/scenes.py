@@ -37,6 +37,7 @@ class Near(Detector):
     It counts how often it is asked.
     """
 
+    exact = True
     reach: int = ONE
     asked: list[Uploads] = field(default_factory=list)
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from fedrfq import plugins
 from fedrfq.audit.bodies import KnownBefore, recomputed
 from fedrfq.audit.location import RefusedAt
 from fedrfq.audit.log import AuditedRound, Auditor, audited
@@ -57,6 +58,7 @@ class Audit:
         self.path = path
         self.recompute = recompute
         self.inherited = inherited
+        self._recall_plugins()
         self.federation = Federation.read(self._read_text(FEDERATION), str(path / FEDERATION))
         self.network = self.federation.network
         self.experiment = self._read_experiment()
@@ -148,6 +150,15 @@ class Audit:
         for entry in bodies:
             why = f"{LOG} has no such round (if the run was stopped: resume it)"
             raise AuditFailed(BODIES, entry.offset, done + 1, why)
+
+    def _recall_plugins(self) -> None:
+        """Load the plugins of a simulated federation: only the experiment beside it names them."""
+        try:
+            table = toml.strict(self._read_text(EXPERIMENT))
+        except (ValueError, UserError):
+            # Whoever needs the file says what is wrong with it.
+            return
+        plugins.recall(table.get("plugins", []))
 
     def _read_experiment(self) -> toml.Table:
         """Return the experiment, or an empty one, which nobody agreed on, if it is malformed."""

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from fedrfq import plugins
 from fedrfq.cli.completion import complete
 from fedrfq.cli.options import Sets
 from fedrfq.cli.run import File
@@ -21,17 +22,20 @@ from fedrfq.errors import UserError, did_you_mean
 if TYPE_CHECKING:
     from fedrfq.files.options import Described
 
-_KINDS = (
-    "methods",
-    "attacks",
-    "detectors",
-    "committees",
-    "models",
-    "data",
-    "partitions",
-    "pools",
-    "public",
-)
+# What can be listed, and the kind of plugin that may add to it; none makes committees.
+_KINDS = {
+    "methods": "method",
+    "attacks": "attack",
+    "detectors": "detector",
+    "rules": "rule",
+    "committees": "",
+    "models": "model",
+    "data": "dataset",
+    "partitions": "partition",
+    "pools": "pooling",
+    "public": "public-map",
+    "adversaries": "adversary",
+}
 _MAX_RANGE_WIDTH = 40
 
 
@@ -175,7 +179,7 @@ def list_(
     what: Annotated[
         str,
         typer.Argument(
-            help=f"What to list: {', '.join(_KINDS[:-1])} or {_KINDS[-1]}.",
+            help=f"What to list: {', '.join(_KINDS)}.",
             autocompletion=complete(lambda: _KINDS),
         ),
     ] = "methods",
@@ -188,27 +192,43 @@ def list_(
         raise UserError(
             f"cannot list '{what}': choose one of {', '.join(_KINDS)}{did_you_mean(what, _KINDS)}"
         )
+    plugins.load_installed()
+    sources = plugins.sources(_KINDS[what])
     table = Table(what, "description")
+    if sources:
+        table.add_column("from")
     for name, text in _names(what).items():
-        table.add_row(name, text)
+        table.add_row(name, text, sources.get(name, "fedrfq"))
     Console(markup=False).print(table)
+    for why in plugins.broken():
+        say(Console(stderr=True), f"note: {why}")
 
 
 def _names(what: str) -> dict[str, str]:
     """Return the names of one kind of thing, with a few words on each."""
-    from fedrfq.data import DATASETS
-    from fedrfq.prototypes.pooling import POOLS
+    if what == "committees":
+        registry = _registries()["committee"]
+    else:
+        registry = plugins.REGISTRIES[_KINDS[what]].entries()
+    return {name: _words_on(what, thing) for name, thing in registry.items()}
 
+
+def _words_on(what: str, thing: Any) -> str:
     if what == "data":
-        return {name: source.description for name, source in DATASETS.items()}
-    if what == "pools":
-        return {name: _first_line(pool) for name, pool in POOLS.items()}
-    # "methods" are what the section "method" can name, and so on.
-    registry = _registries()[what.removesuffix("s")]
-    if what == "partitions":
-        return {name: _first_line(cls) for name, cls in registry.items()}
+        return str(thing.description)
+    if what in ("pools", "partitions", "adversaries"):
+        return _first_line(thing)
+    if what == "rules":
+        return _words_on_rule(thing)
     # The others have a module each, which begins with the paper and the idea.
-    return {name: _first_paragraph_of_module(cls) for name, cls in registry.items()}
+    return _first_paragraph_of_module(thing) or _first_line(thing)
+
+
+def _words_on_rule(rule: Any) -> str:
+    from fedrfq.robust.centres import CENTRES
+
+    # Those of the package differ in the centre that they compute.
+    return _first_line(CENTRES.get(getattr(rule, "centre", ""), type(rule)))
 
 
 def _first_line(documented: object) -> str:

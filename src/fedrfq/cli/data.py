@@ -9,10 +9,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedrfq import plugins
 from fedrfq.cli.completion import complete, dataset_and_weight_names
 from fedrfq.errors import UserError
 
-app = typer.Typer(help="List, download and inspect datasets and weights.", no_args_is_help=True)
+
+def _begin() -> None:
+    """Make the datasets of installed plugins known to all commands."""
+    plugins.load_installed()
+
+
+app = typer.Typer(
+    callback=_begin, help="List, download and inspect datasets and weights.", no_args_is_help=True
+)
 
 
 @app.command("list")

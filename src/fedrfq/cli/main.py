@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -71,6 +73,13 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _load_plugins(paths: list[Path] | None) -> None:
+    from fedrfq.plugins import load_plugin
+
+    for path in paths or []:
+        load_plugin(path)
+
+
 @app.callback()
 def program(
     version: Annotated[
@@ -79,8 +88,18 @@ def program(
             "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
         ),
     ] = False,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--plugin",
+            metavar="FILE.py",
+            help="Load methods, attacks, datasets and the like of your own from this file. "
+            "It may stand behind any command, and is repeatable.",
+        ),
+    ] = None,
 ) -> None:
-    """Take the options that stand before any command."""
+    """Take the options that all commands have."""
+    _load_plugins(plugin)
 
 
 # Help lists the commands in this order, though groups come after single commands.
@@ -114,7 +133,7 @@ def main() -> None:
         # What `app()` does, with the help of arguments restored in between.
         command = typer.main.get_command(app)
         restore_argument_help(command)
-        command()
+        command(plugins_first(sys.argv[1:]))
     except UserError as error:
         _fail(str(error))
     except KeyboardInterrupt:
@@ -136,6 +155,30 @@ def main() -> None:
         if error.errno != errno.ENAMETOOLONG:
             raise
         _fail(f"{str(error.filename)[:_MAX_PATH_SHOWN]}…: {error.strerror}: check the path")
+
+
+def plugins_first(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with each --plugin FILE moved before the command, to which it applies.
+
+    So every command takes it, and none has to declare it.
+    """
+    first = []
+    rest = list(arguments)
+    end = len(rest)
+    if "--" in rest:
+        end = rest.index("--")
+    at = 0
+    while at < end:
+        words = 0
+        if rest[at].startswith("--plugin="):
+            words = 1
+        elif rest[at] == "--plugin":
+            words = min(2, end - at)
+        first += rest[at : at + words]
+        del rest[at : at + words]
+        end -= words
+        at += words == 0
+    return [*first, *rest]
 
 
 def _fail(message: str) -> NoReturn:

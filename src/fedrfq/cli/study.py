@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from fedrfq import plugins
 from fedrfq.cli.terminal import (
     INTERRUPTED,
     command_line,
@@ -136,7 +137,7 @@ class StudyCommand:
             except KeyboardInterrupt:
                 grid.checkpoint()
                 done = f"{len(grid.ended)} of {total} runs done"
-                again = command_line(*self.words, "--out", self.out)
+                again = command_line(*self.words, "--out", self.out, *plugins.options())
                 say(errors, f"{what}stopped with {done}; continue with: {again}")
                 raise typer.Exit(INTERRUPTED) from None
         # A run that diverged is a result like any other, but must not go unnoticed.
@@ -174,7 +175,7 @@ class StudyCommand:
         from fedrfq.studies.sheets import write
 
         # The same wherever the program is installed.
-        command = shlex.join(["fedrfq", *self.words])
+        command = shlex.join(["fedrfq", *self.words, *plugins.options()])
         made: dict[str, Any] = provenance(command, [run.run for run in ended.values()])
         result = {**measured.whole, "made": made}
         *sheets, last = measured.sheets

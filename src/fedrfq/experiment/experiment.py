@@ -10,6 +10,7 @@ import hashlib
 import re
 from dataclasses import dataclass, fields, replace
 
+from fedrfq import plugins
 from fedrfq.committee import Committee, Direct
 from fedrfq.data import Dataset, ImageForm, load
 from fedrfq.data.image_form import AS_FOUND
@@ -27,6 +28,7 @@ from fedrfq.models.cnn import CNN
 from fedrfq.models.public_maps import NoMap, PublicMap
 from fedrfq.prototypes.fixed_point import MAX_VALUES
 from fedrfq.prototypes.pooling import Pool
+from fedrfq.robust.aggregation import check_exact
 from fedrfq.robust.attacks import ATTACKS, Attack
 from fedrfq.robust.attacks.none import NoAttack
 from fedrfq.robust.detectors import Detector
@@ -166,6 +168,7 @@ class Experiment:
         if self.init not in STARTS:
             raise UserError(f"init must be one of {', '.join(STARTS)}, not '{self.init}'")
         self._check_method()
+        check_exact(self.detector, self.method.rule(), getattr(self.committee, "servers", 1))
         self._check_attack()
         self._check_cohorts()
         self._check_prototypes()
@@ -191,6 +194,13 @@ class Experiment:
             raise UserError(
                 f"method '{method}' does not pool prototypes: "
                 'set pool.name = "none" or method.name = "fedrfq"'
+            )
+        if not self.method.trains_server and (
+            type(self.method).server_step is not Method.server_step
+        ):
+            raise UserError(
+                f"method '{method}' has a server_step: declare `trains_server = True`, so that "
+                "only one trusted server takes it"
             )
         if self.method.trains_server and not isinstance(self.committee, Direct):
             raise UserError(
@@ -316,7 +326,23 @@ class Experiment:
             del table["public"]
         if self.cohorts:
             table["cohorts"] = [_cohort_table(cohort) for cohort in self.cohorts]
+        used = self._plugins(table)
+        if used:
+            # Last: experiments without plugins keep their hashes.
+            table["plugins"] = used
         return table
+
+    def _plugins(self, table: Table) -> list[dict[str, str]]:
+        """Return the plugins that the experiment uses, by its classes and by names in its options.
+
+        A name may stand in any option, as that of an attack in `attack.then`.
+        """
+        sections = [getattr(self, key) for key in KINDS]
+        models = [cohort.model for cohort in self.cohorts]
+        names = [self.method.rule()]
+        for key in (*PLAIN_SECTIONS, *KINDS):
+            names += [value for value in table.get(key, {}).values() if isinstance(value, str)]
+        return plugins.rows_of([type(part) for part in (*sections, *models)], names)
 
     def hash(self) -> str:
         """Return the hash that a run's directory and its snapshots are known by.

@@ -6,8 +6,10 @@ from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any
 
+from fedrfq import plugins
 from fedrfq.committee import COMMITTEES
 from fedrfq.data.partition import PARTITIONS
+from fedrfq.errors import UserError
 from fedrfq.methods import METHODS
 from fedrfq.models import MODELS
 from fedrfq.models.any_module import AnyModule
@@ -43,4 +45,13 @@ SECTIONS = (*PLAIN_SECTIONS, *KINDS, "cohorts")
 
 def name_of(kinds: Mapping[str, type[Any]], value: object) -> str:
     """Return the name under which a registry holds the value's class."""
-    return next(name for name, kind in kinds.items() if kind is type(value))
+    for name, kind in kinds.items():
+        if kind is type(value):
+            return name
+    # A newer version of a plugin may have taken its name.
+    name_before = plugins.name_of(type(value))
+    if name_before is None:
+        raise UserError(
+            f"{type(value).__qualname__} has no name: register it with fedrfq.register first"
+        )
+    return name_before

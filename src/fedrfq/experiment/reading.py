@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+from fedrfq import plugins
 from fedrfq.data import CONTRACT, DATASETS, at_path, is_given, is_on_hub
 from fedrfq.engine.program import TrainingOptions
 from fedrfq.errors import UserError, did_you_mean
@@ -49,6 +50,10 @@ def read_table(path: Path | str | None, sets: Sequence[str] = (), **top: Any) ->
     if path is None:
         return changes
     table = toml.read(Path(path))
+    # A new run may be made with a newer version of the plugins that the file was written with.
+    recorded = table.pop("plugins", [])
+    plugins.load_installed()
+    plugins.recall(recorded, exact=False)
     return toml.merge(without_replaced_kinds(table, changes), changes)
 
 
@@ -106,8 +111,14 @@ def with_data(table: Table, name: str) -> Table:
     return {**kept, "data": {**data, "name": name}}
 
 
-def from_table(given: Mapping[str, Any]) -> Experiment:
-    """Return the experiment a table describes; what suits its data fills what it leaves open."""
+def from_table(given: Mapping[str, Any], exact: bool = True) -> Experiment:
+    """Return the experiment a table describes; what suits its data fills what it leaves open.
+
+    The plugins that it records must be known here; with `exact`, in the very version.
+    """
+    plugins.load_installed()
+    plugins.recall(given.get("plugins", []), exact)
+    given = {key: value for key, value in given.items() if key != "plugins"}
     check_keys(given, [field.name for field in fields(Experiment)], "")
     data = _data_section(given)
     suits: Mapping[str, Any] = {}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
+from fedrfq import plugins
 from fedrfq.consensus import protocol
 from fedrfq.consensus.roster import Roster
 from fedrfq.data.contract import Contract
@@ -22,6 +23,7 @@ from fedrfq.federation.members import ROLES, Member, Members
 from fedrfq.federation.signatures import Ed25519
 from fedrfq.files import toml
 from fedrfq.prototypes.fixed_point import Precision
+from fedrfq.robust.aggregation import check_exact
 from fedrfq.robust.detectors import DETECTORS, Detector
 from fedrfq.robust.rules import RULES
 
@@ -68,6 +70,7 @@ class Federation:
     contract: Contract | None = None  # None where clients deal a known dataset among themselves
 
     def __post_init__(self) -> None:
+        check_exact(self.task.detector, self.task.rule, len(self.servers))
         if self.contract is not None and len(self.contract.classes) != self.task.classes:
             raise UserError(
                 f"the data contract names {len(self.contract.classes)} classes, and the task has"
@@ -195,7 +198,7 @@ class Federation:
             federation = _parse(table)
             # Making the roster checks the keys and timings.
             is_exact = federation.text == text and bool(federation.roster.run)
-        except UnknownProtocol:
+        except (UnknownProtocol, plugins.PluginMissing):
             raise
         except UserError as error:
             raise UserError(f"{where} describes an impossible federation: {error}") from error
@@ -229,6 +232,7 @@ def _parse(table: Mapping[str, Any]) -> Federation:
     network = None
     if "network" in table:
         network = _parse_network(table["network"], [row for rows in parties for row in rows])
+        plugins.recall(toml.strict(network.experiment).get("plugins", []))
     contract = None
     if "contract" in table:
         contract = Contract.read(table["contract"])
@@ -263,6 +267,8 @@ def _check_protocol(table: Mapping[str, Any], where: str) -> None:
 
 
 def _parse_task(table: Mapping[str, Any], clients: int) -> Task:
+    if table["rule"] not in RULES or table["detector"]["name"] not in DETECTORS:
+        plugins.load_installed()
     if table["rule"] not in RULES:
         raise ValueError(f"there is no rule {table['rule']!r}")
     classes = _positive(table, "classes")
@@ -302,6 +308,8 @@ def _parse_network(section: Mapping[str, Any], rows: list[Mapping[str, Any]]) ->
 
 
 def _parse_detector(section: Mapping[str, Any]) -> Detector:
+    if section["name"] not in DETECTORS:
+        raise ValueError(f"there is no detector {section['name']!r}")
     kind = DETECTORS[section["name"]]
     options = {key: value for key, value in section.items() if key != "name"}
     for field in fields(kind):
@@ -332,4 +340,5 @@ def _check_network(network: Members, digest: str, servers: int, parties: int) ->
 
 
 def _name(detector: Detector) -> str:
-    return next(name for name, kind in DETECTORS.items() if kind is type(detector))
+    names = [name for name, kind in DETECTORS.items() if kind is type(detector)]
+    return names[0] if names else str(plugins.name_of(type(detector)))

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedrfq.learning.evaluation import RoundRecord
+from fedrfq.plugins import PluginMissing
 from fedrfq.report import marks, markup
 from fedrfq.report.curves import HEAD, PROTOTYPE
 from fedrfq.report.figure import Figure, Row, Spec
@@ -25,9 +26,9 @@ _FIELDS = {HEAD: "accuracy", PROTOTYPE: "prototype_accuracy"}
 
 def page(paths: Sequence[Path]) -> ReportPage:
     """Compare the runs in these directories, up to MAX_RUNS of them."""
-    runs = [Brief.read(path) for path in paths[:MAX_RUNS]]
+    runs, notes = _readable(paths[:MAX_RUNS])
     groups = grouped(runs)
-    notes = [f"{run.path} has no rounds yet." for run in runs if not run.records]
+    notes += [f"{run.path} has no rounds yet." for run in runs if not run.records]
     if len(paths) > MAX_RUNS:
         notes.insert(0, f"Only the first {MAX_RUNS} of {len(paths)} runs are shown.")
     figures = [*(_curves(groups, name) for name in _FIELDS), _final(groups)]
@@ -44,6 +45,23 @@ def page(paths: Sequence[Path]) -> ReportPage:
         head=markup.notes(notes),
         sections=[section for section in sections if section.body or section.figures],
     )
+
+
+def _readable(paths: Sequence[Path]) -> tuple[list[Brief], list[str]]:
+    """Return the runs, less those that need a plugin that is not here, and a note on each of these.
+
+    Where none is left, raise the UserError of the first.
+    """
+    runs = []
+    left_out = []
+    for path in paths:
+        try:
+            runs.append(Brief.read(path))
+        except PluginMissing as error:
+            left_out.append(error)
+    if left_out and not runs:
+        raise left_out[0]
+    return runs, [f"Left out: {error}." for error in left_out]
 
 
 def _values(group: Group, field: str, number: int | None = None) -> list[float]:

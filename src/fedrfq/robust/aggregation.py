@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedrfq.errors import UserError
 from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
 from fedrfq.robust.centres import FULL
 from fedrfq.robust.detectors.detector import Detector, Reason, Verdict
@@ -58,6 +59,19 @@ def rule_part(state: State) -> State:
 def _joined(detectors: State, rules: State) -> State:
     assert len(detector_state(detectors)) == len(detectors), f"{_RULE}/ is the rule's own"
     return {**detectors, **outer_state(rules, _RULE)}
+
+
+def check_exact(detector: Detector, rule: str, servers: int) -> None:
+    """Raise UserError where several servers could decide differently on the same uploads."""
+    if servers < 2:
+        return
+    for what, part in (("detector", detector), ("rule", detector.rule(rule))):
+        if not part.exact:
+            raise UserError(
+                f"{servers} servers must decide the same bytes, and the {what} "
+                f"{type(part).__qualname__} does not say that it is exact: compute on integers "
+                'and declare `exact = True`, or trust one server: committee.name = "direct"'
+            )
 
 
 def decide(

@@ -46,6 +46,7 @@ from fedrfq.files.strict_json import from_json, to_json
 from fedrfq.learning.all_classes import COMMON_COLUMNS
 from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
 from fedrfq.learning.round_loop import LoopState
+from fedrfq.plugins import PluginMissing
 from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.runs.recorded_rounds import parsed
 
@@ -121,15 +122,21 @@ class RunDirectory:
             )
         return RunDirectory(path)
 
-    def experiment(self) -> Experiment:
-        """Return the experiment that the run was started with."""
+    def experiment(self, exact: bool = False) -> Experiment:
+        """Return the experiment that the run was started with.
+
+        With `exact`, as whoever goes on with the run needs it, its plugins must not have changed.
+        """
         text = self.text("experiment.toml", toml.MAX_BYTES)
         try:
             table = toml.plain(text)
         except ValueError as error:
             path = self.path / "experiment.toml"
             raise UserError(f"{path} cannot be read as TOML: {error}") from error
-        return from_table(table)
+        try:
+            return from_table(table, exact)
+        except PluginMissing as error:
+            raise PluginMissing(f"{self.path}: {error}") from error
 
     def environment(self) -> dict[str, Any]:
         """Return environment.json; the sections that readers rely on are tables, maybe empty."""
@@ -319,7 +326,7 @@ class RunDirectory:
         """Return the state after round `number`, checked to belong to this experiment."""
         path = self.checkpoints()[number]
         named, metadata = tensors.load(path, _largest_checkpoint())
-        experiment = self.experiment()
+        experiment = self.experiment(exact=True)
         if metadata.get("experiment") != experiment.hash():
             raise UserError(
                 f"{path} is a checkpoint of another experiment than experiment.toml says: "

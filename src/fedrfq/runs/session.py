@@ -286,7 +286,7 @@ def _restore(
 
     Records of later rounds are dropped; those rounds will be trained again.
     """
-    experiments = [run.experiment() for run in runs]
+    experiments = [run.experiment(exact=True) for run in runs]
     dataset = dataset or experiments[0].data.load()
     recorded = runs[0].environment().get("data", {}).get("sha256")
     if dataset.sha256 != recorded:

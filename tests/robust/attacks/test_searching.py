@@ -78,6 +78,7 @@ def test_displacement_counts_the_classes_in_both() -> None:
 class Apart(Detector):
     """Drop who is farther than `reach` from the mean of everybody's values, class by class."""
 
+    exact = True
     reach: int = 100
 
     def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:

@@ -25,6 +25,7 @@ default whether it lies on top of another class (`lone_classes.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -65,6 +66,8 @@ class AdaptiveDetector(Detector):
     """
 
     lone: str = option("apart", LONE_WORDS, one_of(LONE))
+
+    exact: ClassVar[bool] = True
 
     def start(self, clients: int) -> State:
         return {"record": np.full(clients, UNIT, np.int64)}

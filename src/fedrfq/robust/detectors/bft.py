@@ -14,6 +14,7 @@ classes are dropped first.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Ints, Uploads
@@ -26,6 +27,8 @@ from fedrfq.robust.distances import to_centres
 @dataclass(frozen=True)
 class BFT(Farthest):
     """Drops the ψ clients with the largest summed distance from the weighted means."""
+
+    exact: ClassVar[bool] = True
 
     clip: bool = option(False, CLIP)
 

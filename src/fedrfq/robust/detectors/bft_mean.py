@@ -22,6 +22,7 @@ from fedrfq.robust.distances import mean_over_classes, to_centres
 class BFTMean(Farthest):
     """Drops the ψ clients with the largest mean distance from their classes' centres."""
 
+    exact: ClassVar[bool] = True
     centre: ClassVar[str] = "weighted"  # one of CENTRES
 
     def scores(self, uploads: Uploads) -> Ints:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -115,6 +116,10 @@ class Detector(ABC):
     number of malicious clients, for detectors that need a bound, and for the limit of counts.
     """
 
+    # Whether any two servers that saw the same uploads decide the same bytes. Each class says so
+    # for itself, and it is not inherited: only then may more than one server decide by it.
+    exact: ClassVar[bool] = False
+
     lone: str = option("keep", LONE_WORDS, one_of(LONE))
     clip: bool = option(True, CLIP)
     malicious: int = option(
@@ -122,6 +127,10 @@ class Detector(ABC):
         "Most clients that may be malicious; -1: a fifth of those that sent something, rounded up",
         "-1 or more",
     )
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.exact = cls.__dict__.get("exact", False) is True
 
     def __post_init__(self) -> None:
         if self.lone not in LONE:

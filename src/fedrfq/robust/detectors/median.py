@@ -16,4 +16,5 @@ from fedrfq.robust.detectors.bft_mean import BFTMean
 class Median(BFTMean):
     """Drops the ψ clients with the largest mean distance from the medians."""
 
+    exact: ClassVar[bool] = True
     centre: ClassVar[str] = "median"

@@ -14,6 +14,7 @@ the mean over its classes; and all but ψ clients are kept.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,6 +26,8 @@ from fedrfq.robust.distances import Points, isqrt, mean_over_classes
 @dataclass(frozen=True)
 class Medoid(Farthest):
     """Drops the ψ clients that are farthest from their nearest neighbours."""
+
+    exact: ClassVar[bool] = True
 
     def scores(self, uploads: Uploads) -> Ints:
         score_KJ = np.zeros(uploads.counts_KJ.shape, np.int64)

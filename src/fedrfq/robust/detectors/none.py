@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from fedrfq.robust.detectors.detector import CLIP, Detector, State, Verdict
 @dataclass(frozen=True)
 class NoDetection(Detector):
     """Keeps every upload, with a score of 0."""
+
+    exact: ClassVar[bool] = True
 
     clip: bool = option(False, CLIP)
 

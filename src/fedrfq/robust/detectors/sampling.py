@@ -21,6 +21,7 @@ the other way.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -50,6 +51,8 @@ _ROUNDED_VALUES = 2
 @dataclass(frozen=True)
 class Sampling(Detector):
     """Drops a client if one of its classes is too far off; the score is the ratio in percent."""
+
+    exact: ClassVar[bool] = True
 
     clip: bool = option(False, CLIP)
     limit: int = option(

@@ -16,4 +16,5 @@ from fedrfq.robust.detectors.bft_mean import BFTMean
 class Trimmed(BFTMean):
     """Drops the ψ clients with the largest mean distance from the trimmed means."""
 
+    exact: ClassVar[bool] = True
     centre: ClassVar[str] = "trimmed"

@@ -19,6 +19,7 @@ A class without a certified centre starts from the median of its uploads.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -40,6 +41,7 @@ STEPS = 2
 class Bounded(Rule):
     """Limits how far each upload pulls, then combines them by another rule."""
 
+    exact: ClassVar[bool] = True
     centre: str = "weighted"  # one of CENTRES
 
     def combine(

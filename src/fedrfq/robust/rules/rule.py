@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
 from fedrfq.robust.centres import CENTRES
@@ -17,6 +18,14 @@ from fedrfq.robust.state import State
 @dataclass(frozen=True)
 class Rule(ABC):
     """An aggregation rule by its settings."""
+
+    # Whether any two servers that saw the same uploads combine them to the same bytes. Each class
+    # says so for itself, and it is not inherited: only then may more than one server use it.
+    exact: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.exact = cls.__dict__.get("exact", False) is True
 
     def start(self, classes: int, values: int) -> State:
         """Return the state before the first round, for so many classes of so many values."""
@@ -38,6 +47,7 @@ class Rule(ABC):
 class Forgetful(Rule):
     """A rule that looks at the round's uploads alone."""
 
+    exact: ClassVar[bool] = True
     centre: str  # one of CENTRES
 
     def combine(

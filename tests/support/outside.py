@@ -1,0 +1,54 @@
+"""Plugins in tests: files to give, and what a new process would know of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedrfq import plugins
+
+PULL = """
+from dataclasses import dataclass
+import fedrfq
+from fedrfq.methods.fedproto import FedProto
+
+@fedrfq.register("method", "pull")
+@dataclass(frozen=True)
+class Pull(FedProto):
+    def distance(self, difference_KBV):
+        return difference_KBV.abs().mean(-1)
+"""
+LARGEST = """
+from dataclasses import dataclass
+from typing import ClassVar
+import numpy as np
+import fedrfq
+from fedrfq.robust.detectors import Detector, Verdict
+
+@fedrfq.register("detector", "largest")
+@dataclass(frozen=True)
+class Largest(Detector):
+    exact: ClassVar[bool] = True
+    def judge(self, state, globals_, uploads):
+        claimed_K = uploads.counts_KJ.sum(1)
+        kept_K = np.ones(len(claimed_K), np.bool_)
+        kept_K[np.lexsort((np.array(uploads.clients), -claimed_K))[:1]] = False
+        return state, Verdict.of_kept(uploads, kept_K, claimed_K)
+"""
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    """Write a plugin file and return its path."""
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def new_process() -> None:
+    """Forget all plugins, as a new process knows none; what the user's folder remembers stays."""
+    for kind, name in plugins._OWNERS:
+        del plugins.REGISTRIES[kind].entries()[name]
+    for state in (plugins._OWNERS, plugins._LOADED, plugins._GIVEN, plugins._BROKEN):
+        state.clear()
+    plugins._FILES.clear()
+    plugins._installed.cache_clear()
+    plugins.load_installed.cache_clear()

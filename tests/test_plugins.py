@@ -1,0 +1,357 @@
+"""Plugins: registered from outside, recorded with runs, found again, and never run unasked."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fedrfq
+from fedrfq import plugins
+from fedrfq.errors import UserError
+from fedrfq.experiment import from_table
+from fedrfq.files import toml
+from fedrfq.flower.trust import experiment_of
+from fedrfq.plugins import PluginMissing
+from fedrfq.report import comparison_page
+from fedrfq.report.find_runs import runs_in
+from fedrfq.robust.detectors import DETECTORS
+from fedrfq.robust.rules import RULES
+from support.command import fedrfq as command
+from support.command import only_run, sets
+from support.outside import LARGEST, PULL, new_process, written
+
+TINY = ["clients=4", "rounds=2", "model.name=mlp", "partition.shots=4", "partition.test_shots=3"]
+# A plugin that tells when its code runs.
+TELLING = "open({marker!r}, 'w').close()\n" + PULL
+
+
+@pytest.fixture(autouse=True)
+def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give each test a configuration folder of its own, and leave no plugin behind."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    new_process()
+    yield
+    new_process()
+
+
+def trained(tmp_path: Path, *more: str) -> Path:
+    """Return a run of the method that pull.py registers."""
+    path = written(tmp_path, "pull.py", PULL)
+    out = tmp_path / "runs"
+    command("run", "--plugin", path, *sets([*TINY, "method.name=pull", *more]), "--out", out)
+    return only_run(out).path
+
+
+# Registered and recorded
+
+
+def test_a_run_records_its_plugin_and_every_command_finds_it_again(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    recorded = toml.read(run / "experiment.toml")["plugins"]
+    sha256 = plugins.hashlib.sha256(PULL.encode()).hexdigest()
+    assert recorded == [{"name": "pull.py", "sha256": sha256}]
+    (tmp_path / "pull.py").unlink()
+    for word in ("show", "resume"):
+        new_process()
+        command(word, run)
+    new_process()
+    assert "pull" in command("config", run / "experiment.toml").stdout
+
+
+def test_the_plugin_is_part_of_the_runs_identity(tmp_path: Path) -> None:
+    fedrfq.load_plugin(written(tmp_path, "pull.py", PULL))
+    one = fedrfq.load(sets=["method.name=pull"])
+    other = fedrfq.load(sets=["method.name=fedproto"])
+    fedrfq.load_plugin(written(tmp_path, "pull.py", PULL + "# changed\n"))
+    two = fedrfq.load(sets=["method.name=pull"])
+    # Each experiment goes on to say what it was made with.
+    assert one.hash() != two.hash()
+    assert from_table(one.table(), exact=False).hash() == one.hash()
+    assert "plugins" not in other.table()
+
+
+def test_a_name_in_an_option_counts_as_use(tmp_path: Path) -> None:
+    """The attack that `sleeper` wakes to stands in `attack.then`."""
+    text = (
+        "from dataclasses import dataclass\nimport fedrfq\n"
+        "from fedrfq.robust.attacks.sign_flip import SignFlip\n"
+        "@fedrfq.register('attack', 'flip')\n@dataclass(frozen=True)\nclass Flip(SignFlip): pass\n"
+    )
+    fedrfq.load_plugin(written(tmp_path, "flip.py", text))
+    used = fedrfq.load(sets=["attack.name=sleeper", "attack.then=flip", "attack.clients=1"])
+    assert [row["name"] for row in used.table()["plugins"]] == ["flip.py"]
+
+
+def test_a_script_registers_and_is_not_remembered(tmp_path: Path) -> None:
+    """A command must not run a script again by itself: it may train."""
+    script = written(tmp_path, "mine.py", PULL)
+    exec(compile(PULL, script, "exec"), {"__name__": "__main__", "__file__": str(script)})
+    (row,) = fedrfq.load(sets=["method.name=pull"]).table()["plugins"]
+    assert row["name"] == "mine.py"
+    assert not plugins.remembered_folder().exists()
+    new_process()
+    assert fedrfq.load_plugin(script).row() == row
+
+
+def test_a_notebook_registers_and_may_do_so_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hash is that of the class's own text."""
+    rows = []
+    for factor in (1, 2):
+        text = PULL.replace("difference_KBV.abs()", f"{factor} * difference_KBV.abs()")
+        monkeypatch.setattr("inspect.getsource", lambda value, text=text: text)
+        exec(text, {"__name__": "__main__"})
+        rows.append(fedrfq.load(sets=["method.name=pull"]).table()["plugins"][0])
+    assert [row["name"] for row in rows] == ["notebook method pull"] * 2
+    assert rows[0]["sha256"] != rows[1]["sha256"]
+    with pytest.raises(PluginMissing, match="is not what this run began with"):
+        from_table({"method": {"name": "pull"}, "plugins": [rows[0]]})
+
+
+def test_what_has_no_source_is_refused() -> None:
+    space: dict[str, object] = {"__name__": "cell"}
+    with pytest.raises(UserError, match="the source of method 'pull' cannot be read"):
+        exec(PULL, space)
+
+
+# Missing and changed
+
+
+def test_a_missing_plugin_is_named_and_others_are_reported(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    command("run", *sets([*TINY, "method.name=local"]), "--out", tmp_path / "runs")
+    shutil.rmtree(tmp_path / "config")
+    new_process()
+    error = command("show", run, expect=2).stderr
+    assert "needs the plugin pull.py (sha256 " in error
+    assert "give it with --plugin pull.py" in error
+    assert error.count("\n") == 1
+    page = comparison_page.page(runs_in([tmp_path / "runs"]))
+    assert "1 runs, 1 settings" in page.subtitle
+    assert "Left out:" in page.head
+    with pytest.raises(PluginMissing):
+        comparison_page.page([run])
+    new_process()
+    command("show", run, "--plugin", tmp_path / "pull.py")
+
+
+def test_a_changed_plugin_may_be_shown_and_not_gone_on_with(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    changed = written(tmp_path, "pull.py", PULL + "# changed\n")
+    new_process()
+    error = command("resume", run, "--plugin", changed, expect=2).stderr
+    assert "pull.py is not what this run began with" in error
+    assert "leave out --plugin" in error
+    new_process()
+    command("show", run, "--plugin", changed)
+    new_process()
+    command("resume", run)
+    # Where nobody remembers the first version either, the run can be shown and no more.
+    shutil.rmtree(tmp_path / "config")
+    new_process()
+    command("show", run, "--plugin", changed)
+    error = command("export", run, 0, expect=2).stderr
+    assert "restore it, or start a new run" in error
+
+
+def test_renamed_bytes_are_the_same_plugin(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    (tmp_path / "config").rename(tmp_path / "gone")
+    new_process()
+    command("resume", run, "--plugin", written(tmp_path, "renamed.py", PULL))
+
+
+# Nothing runs because a folder says so
+
+
+def test_no_code_runs_because_a_folder_says_so(tmp_path: Path) -> None:
+    run = trained(tmp_path, "committee.name=simulated")
+    marker = tmp_path / "ran"
+    text = TELLING.format(marker=str(marker))
+    sha256 = plugins.hashlib.sha256(text.encode()).hexdigest()
+    for name in ("pull.py", f"{sha256}.py", f"plugins/{sha256}.py"):
+        (run / name).parent.mkdir(exist_ok=True)
+        written(run, name, text)
+    table = toml.read(run / "experiment.toml")
+    table["plugins"] = [{"name": str(run / "pull.py"), "sha256": sha256}]
+    (run / "experiment.toml").write_text(toml.dump(table))
+    for words in (["show"], ["resume"], ["report"], ["verify"], ["export", "0"]):
+        new_process()
+        command(words[0], run, *words[1:], expect=2)
+    with pytest.raises(PluginMissing):
+        experiment_of(toml.dump(table))
+    assert not marker.exists()
+    # It would have run, had the user given it.
+    fedrfq.load_plugin(run / "pull.py")
+    assert marker.exists()
+
+
+def test_a_remembered_file_that_was_changed_is_not_run(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    marker = tmp_path / "ran"
+    (copy,) = plugins.remembered_folder().iterdir()
+    copy.write_text(TELLING.format(marker=str(marker)))
+    new_process()
+    assert "is not known here" in command("show", run, expect=2).stderr
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        3,
+        ["x"],
+        [{"name": "a"}],
+        [{"name": "a\n", "sha256": "0" * 64}],
+        [{"name": "a", "sha256": "../../x"}],
+        [{"name": "a", "sha256": "0" * 64}] * 65,
+    ],
+)
+def test_hostile_rows_are_refused(rows: object) -> None:
+    with pytest.raises(UserError):
+        from_table({"plugins": rows})
+
+
+# Installed packages
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of an installed package whose entry point registers `pull`."""
+    site = tmp_path / "site"
+    (site / "pullpack").mkdir(parents=True)
+    written(site / "pullpack", "__init__.py", "")
+    written(site / "pullpack", "register.py", PULL)
+    info = site / "pullpack-1.2.dist-info"
+    info.mkdir()
+    written(info, "METADATA", "Metadata-Version: 2.1\nName: pullpack\nVersion: 1.2\n")
+    written(info, "entry_points.txt", f"[{plugins.GROUP}]\npull = pullpack.register\n")
+    monkeypatch.syspath_prepend(str(site))
+    for name in ("pullpack", "pullpack.register"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return site
+
+
+def test_an_installed_package_is_found_by_itself(tmp_path: Path, package: Path) -> None:
+    used = fedrfq.load(sets=["method.name=pull"]).table()
+    assert [row["name"] for row in used["plugins"]] == ["package pullpack"]
+    assert "package pullpack" in command("list", "methods").stdout
+    written(package / "pullpack", "more.py", "# another file\n")
+    new_process()
+    for name in ("pullpack", "pullpack.register"):
+        sys.modules.pop(name, None)
+    with pytest.raises(PluginMissing, match="package pullpack is not what this run began with"):
+        from_table(used)
+
+
+def test_a_package_that_only_lies_in_the_current_folder_is_not_installed(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(package)
+    with pytest.raises(UserError, match=r"method\.name must be one of"):
+        fedrfq.load(sets=["method.name=pull"])
+
+
+def test_a_package_that_fails_does_not_stop_others(package: Path) -> None:
+    written(package / "pullpack", "register.py", "import nothing_of_this_name\n")
+    fedrfq.load(sets=["method.name=local"])
+    assert "ModuleNotFoundError" in command("list", "methods").stderr
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("x = 1", "registers nothing"),
+        ("1 / 0", r"line 1: the plugin fails with ZeroDivisionError"),
+        ("def f(:", r"line 1: the plugin fails with SyntaxError"),
+        ("import fedrfq; fedrfq.register('method', 'fedavg', object)", "is fedrfq's own"),
+        ("import fedrfq; fedrfq.register('method', 'x', object)", "expected a subclass of fedrfq"),
+        ("import fedrfq; fedrfq.register('methods', 'x', object)", "did you mean method"),
+        ("import fedrfq; fedrfq.register('method', 'X y', object)", "cannot be named"),
+        ("import fedrfq; fedrfq.register('dataset', 'x', object)", "expected a fedrfq.data.Source"),
+        ("import fedrfq; fedrfq.register('partition', 'x', object)", "deal"),
+        ("import fedrfq; fedrfq.register('pooling', 'x', 3)", "a class or a function"),
+        (
+            PULL.replace("@dataclass(frozen=True)", "").replace(
+                "    def",
+                "    from fedrfq.files.options import option\n    a: int = option(1, 'A')\n    def",
+            ),
+            "put @dataclass",
+        ),
+    ],
+)
+def test_a_plugin_that_cannot_be_used_is_refused_in_one_line(
+    tmp_path: Path, text: str, why: str
+) -> None:
+    with pytest.raises(UserError, match=why) as caught:
+        fedrfq.load_plugin(written(tmp_path, "mine.py", text))
+    assert "\n" not in str(caught.value)
+    assert not plugins._OWNERS
+
+
+def test_two_plugins_of_one_name_are_refused(tmp_path: Path) -> None:
+    fedrfq.load_plugin(written(tmp_path, "a.py", PULL))
+    with pytest.raises(UserError, match=r"method 'pull' is registered by a\.py and by b\.py"):
+        fedrfq.load_plugin(written(tmp_path, "b.py", PULL + "# other\n"))
+
+
+def test_the_option_may_stand_anywhere(tmp_path: Path) -> None:
+    path = written(tmp_path, "pull.py", PULL)
+    for words in (
+        ["--plugin", path, "list", "methods"],
+        ["list", "--plugin", path, "methods"],
+        ["list", "methods", f"--plugin={path}"],
+    ):
+        new_process()
+        assert "pull.py" in command(*words).stdout
+    new_process()
+    assert "cannot read the plugin" in command("list", "--plugin", "nowhere.py", expect=2).stderr
+    assert command("list", "--plugin", expect=2)
+
+
+# What servers must agree on
+
+
+def test_a_plugin_detector_decides_for_a_committee_and_is_recomputed(tmp_path: Path) -> None:
+    path = written(tmp_path, "largest.py", LARGEST)
+    settings = [*TINY, "detector.name=largest", "committee.name=simulated"]
+    command("run", "--plugin", path, *sets(settings), "--out", tmp_path / "runs")
+    run = only_run(tmp_path / "runs").path
+    new_process()
+    assert "recomputed" in command("verify", run, "--recompute").stdout
+    changed = written(tmp_path, "largest.py", LARGEST + "# changed\n")
+    new_process()
+    assert "is not what" in command("verify", run, "--plugin", changed, expect=2).stderr
+
+
+@pytest.mark.parametrize("claim", ["", "exact: ClassVar[bool] = False"])
+def test_a_detector_that_is_not_exact_is_for_one_server(tmp_path: Path, claim: str) -> None:
+    """Also one that inherits from a detector which is."""
+    text = LARGEST.replace("exact: ClassVar[bool] = True", claim).replace(
+        "import Detector, Verdict",
+        "import Verdict\nfrom fedrfq.robust.detectors.none import NoDetection as Detector",
+    )
+    fedrfq.load_plugin(written(tmp_path, "largest.py", text))
+    fedrfq.load(sets=["detector.name=largest"])
+    fedrfq.load(sets=["detector.name=largest", "committee.name=simulated", "committee.servers=1"])
+    with pytest.raises(UserError, match="does not say that it is exact"):
+        fedrfq.load(sets=["detector.name=largest", "committee.name=simulated"])
+
+
+def test_all_that_the_package_itself_decides_by_is_exact() -> None:
+    for kind in DETECTORS.values():
+        assert kind.exact, kind
+        assert all(kind().rule(name).exact for name in RULES), kind
+
+
+def test_a_server_step_must_be_declared(tmp_path: Path) -> None:
+    step = "    def server_step(self, server, *rest): return server, rest[1]\n"
+    fedrfq.load_plugin(written(tmp_path, "pull.py", PULL + step))
+    with pytest.raises(UserError, match="declare `trains_server = True`"):
+        fedrfq.load(sets=["method.name=pull"])
