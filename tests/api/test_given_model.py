@@ -132,7 +132,7 @@ def test_the_command_line_imports_what_the_user_names(
     del sys.modules["nets"]
     Image.new("L", (28, 28)).save(tmp_path / "a.png")
     # The module lies where Python would find it, and still no file makes us import it.
-    for words in (["show"], ["predict", 0], ["resume"]):
+    for words in (["show"], ["predict", 0], ["export", 0], ["resume"]):
         code = 0 if words == ["show"] else 2
         picture = [tmp_path / "a.png"] if words[0] == "predict" else []
         done = command(words[0], path, *words[1:], *picture, expect=code)

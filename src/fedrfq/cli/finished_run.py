@@ -162,6 +162,7 @@ def export(
             metavar="FILE", help="The file to write. Default: client-N in the run directory."
         ),
     ] = None,
+    module: Modules = None,
 ) -> None:
     """Write the model that one client has trained to a file that other programs can load.
 
@@ -173,5 +174,7 @@ def export(
     if format_ not in FORMATS:
         raise UserError(f"--format {format_} is not known: choose one of {', '.join(FORMATS)}")
     target = out or path / f"client-{client}{FORMATS[format_]}"
-    written = ClientModel.load(RunDirectory.open(path), client).export(target, format_)
+    run = RunDirectory.open(path)
+    give_modules(run, module or [])
+    written = ClientModel.load(run, client).export(target, format_)
     say(Console(), f"wrote {written}")

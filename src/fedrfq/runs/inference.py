@@ -127,6 +127,9 @@ _NO_FACTS = DataFacts((), (0, 0, 0), (), ())
 
 def _kinds(model: Model, facts: DataFacts) -> dict[str, tuple[torch.Size, torch.dtype]]:
     """Return the shape and type of each of a model's parameters; none if it takes no such data."""
+    if isinstance(model, AnyModule):
+        # The user gave it to this process: no file decides its size.
+        return {name: (p.shape, p.dtype) for name, p in model.program().start(0).items()}
     try:
         # On no device: what a hostile file states takes no memory.
         with torch.device("meta"):
