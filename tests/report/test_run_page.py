@@ -319,7 +319,7 @@ def test_a_checkpoint_with_other_globals_gives_no_picture(whole, tmp_path, value
     assert "prototypes" not in [figure.name for figure in page.figures()]
     assert "last checkpoint" in page.head
     tensors.save(path, named, {"experiment": metadata["experiment"]})
-    assert "last checkpoint" in run_page.page(copy).head
+    assert "a checkpoint of another round" in run_page.page(copy).head
 
 
 def test_a_diverged_run_says_so(whole, tmp_path):
