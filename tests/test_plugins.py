@@ -255,6 +255,22 @@ def test_a_package_that_only_lies_in_the_current_folder_is_not_installed(
         fedrfq.load(sets=["method.name=pull"])
 
 
+def test_a_package_may_be_a_folder_without_an_init(package: Path) -> None:
+    (package / "pullpack" / "__init__.py").unlink()
+    used = fedrfq.load(sets=["method.name=pull"]).table()
+    assert [row["name"] for row in used["plugins"]] == ["package pullpack"]
+
+
+def test_a_package_never_replaces_the_users_own_file(tmp_path: Path, package: Path) -> None:
+    with pytest.raises(UserError, match=r"by package pullpack and by mine\.py"):
+        fedrfq.load_plugin(written(tmp_path, "mine.py", PULL))
+
+
+def test_a_relative_folder_of_settings_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "settings")
+    assert plugins.remembered_folder().is_absolute()
+
+
 def test_a_package_that_fails_does_not_stop_others(package: Path) -> None:
     written(package / "pullpack", "register.py", "import nothing_of_this_name\n")
     fedrfq.load(sets=["method.name=local"])

@@ -219,7 +219,18 @@ def load_plugin(path: Path | str) -> Plugin:
     """Load a plugin file because the user names it, and remember it for later commands."""
     path = Path(path)
     content = _read(path)
+    # Packages first: one that takes the same name is a rival that must be known.
+    load_installed()
     plugin = _given(_load(path.name, content, path))
+    _check_rivals(plugin)
+    plugin.activate()
+    _remember(plugin.sha256, content)
+    _FILES.append(str(path))
+    return plugin
+
+
+def _check_rivals(plugin: Plugin) -> None:
+    """Raise UserError if another plugin that is in use has registered one of its names."""
     for (kind, name), owner in _OWNERS.items():
         is_rival = owner.name != plugin.name and _GIVEN.get(owner.name) is owner
         if is_rival and (kind, name) in plugin.entries:
@@ -227,10 +238,6 @@ def load_plugin(path: Path | str) -> Plugin:
                 f"{kind} '{name}' is registered by {owner.name} and by {plugin.name}: "
                 "rename one of them"
             )
-    plugin.activate()
-    _remember(plugin.sha256, content)
-    _FILES.append(str(path))
-    return plugin
 
 
 def _read(path: Path) -> bytes:
@@ -257,8 +264,8 @@ def _load(name: str, content: bytes, path: Path) -> Plugin:
         exec(compile(content, str(path), "exec"), module.__dict__)
     if not plugin.entries:
         raise UserError(
-            f"{path} registers nothing: call fedrfq.register(KIND, NAME, …) in it; "
-            "`fedrfq new method NAME` writes an example"
+            f"{path} registers nothing: call fedrfq.register(KIND, NAME, …) in it, as "
+            "docs/guides/plugins.md shows"
         )
     _LOADED[sha256] = plugin
     return plugin
@@ -300,6 +307,9 @@ def remembered_folder() -> Path:
         base = os.environ.get("APPDATA") or Path.home() / "AppData" / "Roaming"
     else:
         base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    # What is remembered may run, so it never lies below the current folder, whoever's that is.
+    if not Path(base).is_absolute():
+        base = Path.home() / ".config"
     return Path(base) / "fedrfq" / "plugins"
 
 
@@ -351,6 +361,7 @@ def load_installed() -> None:
             plugin = _package(entry)
             with _loading(plugin, plugin.name):
                 entry.load()
+            _check_rivals(plugin)
             plugin.activate()
         except UserError as error:
             _BROKEN[entry.name] = str(error)
@@ -364,7 +375,10 @@ def _package(entry: EntryPoint) -> Plugin:
     spec = find_spec(entry.module.split(".")[0])
     if spec is None:
         raise UserError(f"{name} has no module {entry.module}: install it again")
-    files = [Path(spec.origin or "")]
+    files = []
+    # A package without an __init__.py has folders only.
+    if spec.has_location and spec.origin:
+        files.append(Path(spec.origin))
     for folder in spec.submodule_search_locations or []:
         files += Path(folder).rglob("*.py")
     digest = hashlib.sha256()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
 
 from fedrfq.data.client_data import ClientData
 from fedrfq.engine import counter_rng
@@ -138,6 +139,22 @@ def test_the_hash_is_of_code_structure_and_given_weights() -> None:
     assert give(Other, SMALL, 3, "mine").sha256 != first.sha256
     assert give(Branching(), SMALL, 3).sha256 != give(Branching(), SMALL, 3).sha256
     assert first.source == "mine"
+
+
+def test_the_hash_is_of_what_clients_do_not_train_too() -> None:
+    def frozen(value: float) -> nn.Module:
+        first = nn.Linear(60, 60)
+        nn.init.constant_(first.weight, value)
+        first.requires_grad_(False)
+        return nn.Sequential(nn.Flatten(), first, nn.Linear(60, 3))
+
+    def sha256(value: float) -> str:
+        return give(lambda: frozen(value), SMALL, 3, "mine").sha256
+
+    assert sha256(0.0) == sha256(0.0) != sha256(5.0)
+
+
+def test_a_source_is_named_by_its_module() -> None:
     assert give(PlainCNN, GREY, 3).source == "support.plain_modules:PlainCNN"
 
 
@@ -161,6 +178,11 @@ class Tuple(nn.Module):
         (lambda: nn.Flatten(), {}, "not clear which layer decides"),
         (lambda width: Branching(width), {}, "needs the argument 'width'"),
         (nn.LSTM, {}, "cannot be made"),
+        (
+            lambda: nn.Sequential(nn.Flatten(), spectral_norm(nn.Linear(60, 3))),
+            {},
+            r"changes its buffer '1\.parametrizations",
+        ),
         (3, {}, "expected an nn.Module"),
         (lambda: 3, {}, "expected an nn.Module"),
         (

@@ -164,6 +164,11 @@ def resolved(
     """
     if isinstance(source, Experiment) and data is None and model is None:
         return source, None
+    if data is not None and not isinstance(data, Dataset):
+        raise UserError(
+            f"data: expected a fedrfq.Dataset, found {type(data).__name__}; make one with "
+            "fedrfq.Dataset.from_arrays(x, y)"
+        )
     table = _table(source)
     if data is not None:
         table = with_data(table, data.source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from fedrfq.data import npz
 from fedrfq.data.class_names import MAX_CLASSES
 from fedrfq.data.content import Content, checked
-from fedrfq.data.image_form import AS_FOUND, ImageForm
+from fedrfq.data.image_form import AS_FOUND, MAX_BYTES, ImageForm
 from fedrfq.data.label_table import integers, numbered, text
 from fedrfq.errors import UserError
 
@@ -69,6 +70,12 @@ def _images(
 def _fitted(images: NDArray[np.uint8], form: ImageForm, what: str) -> NDArray[np.uint8]:
     if images.shape[1:] == form.shape or not len(images):
         return images
+    assert form.shape is not None
+    if len(images) * math.prod(form.shape) > MAX_BYTES:
+        raise UserError(
+            f"{what}: expected at most {MAX_BYTES} bytes of images, found more once they are "
+            "resized; use fewer images"
+        )
     return np.stack([form.fitted(image, what) for image in images])
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrfq.data.class_names import MAX_CLASSES
 from fedrfq.data.content import Content, checked
 from fedrfq.data.dataset import Dataset
 from fedrfq.data.image_folder import TEST_SHARE
+from fedrfq.data.label_table import check_run
 from fedrfq.data.library import of_content
 from fedrfq.data.split import by_content
 from fedrfq.errors import UserError
@@ -143,11 +143,10 @@ def _numbered(
                 f"found {array.dtype} {array.shape}; convert them"
             )
     if all(array.dtype.kind in "ui" for array in arrays):
-        largest = max(int(array.max(initial=0)) for array in arrays)
-        if largest >= MAX_CLASSES:
-            raise UserError(f"{name}: expected labels below {MAX_CLASSES}, found {largest}")
-        names = tuple(map(str, classes if classes is not None else range(largest + 1)))
-        return names, [array.astype(np.int64) for array in arrays]
+        if classes is None:
+            check_run(np.unique(np.concatenate(arrays)), name)
+            classes = [str(number) for number in range(int(arrays[0].max(initial=0)) + 1)]
+        return tuple(map(str, classes)), [array.astype(np.int64) for array in arrays]
     texts = [array.astype(str) for array in arrays]
     found = tuple(map(str, classes if classes is not None else np.unique(texts[0])))
     return found, [_places(text, found, name) for text in texts]

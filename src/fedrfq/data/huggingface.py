@@ -15,8 +15,7 @@ import numpy as np
 
 from fedrfq.data.dataset import HUB, Dataset
 from fedrfq.data.given_arrays import Array, from_arrays
-from fedrfq.data.image_folder import MAX_BYTES
-from fedrfq.data.image_form import MAX_PIXELS
+from fedrfq.data.image_form import MAX_BYTES, MAX_PIXELS
 from fedrfq.errors import UserError
 
 _EXTRA = "pip install 'fedrfq[huggingface]'"

@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 from fedrfq.data import label_csv
 from fedrfq.data.content import Content, checked
 from fedrfq.data.image_decoding import pixels
-from fedrfq.data.image_form import AS_FOUND, MAX_PIXELS, ImageForm
+from fedrfq.data.image_form import AS_FOUND, MAX_BYTES, MAX_PIXELS, ImageForm
 from fedrfq.data.split import by_content
 from fedrfq.errors import UserError
 
 SUFFIXES = {".png", ".jpg", ".jpeg"}
-# Of all images together: they are held in memory.
-MAX_BYTES = 1 << 32
 TEST_SHARE = 0.2
 # The class and the path of each image.
 _Labelled = list[tuple[str, Path]]

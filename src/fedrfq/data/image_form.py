@@ -19,6 +19,8 @@ from fedrfq.errors import UserError
 Shape = tuple[int, int, int]
 # Of one picture: it is held in memory.
 MAX_PIXELS = 1 << 22
+# Of all pictures of a dataset together.
+MAX_BYTES = 1 << 32
 _SHAPE = re.compile(r"([13])[x×]([1-9][0-9]{0,6})[x×]([1-9][0-9]{0,6})")
 # Values that cameras and scanners give for white, by their bits.
 _WHITES = (255, 1023, 4095, 16383, 65535)

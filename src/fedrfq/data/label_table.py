@@ -35,7 +35,7 @@ def numbered(
         return names, numbers
     found = np.unique(np.concatenate(list(numbers.values())))
     if not partial:
-        _check_run(found, what)
+        check_run(found, what)
     # Checked before a name is made for each: a hostile file could ask for billions.
     _check_number(len(found), what)
     classes = tuple(str(number) for number in found)
@@ -108,7 +108,7 @@ def _is_one_hot(array: NDArray[Any]) -> bool:
     return bool(is_binary and (array.sum(1) == 1).all())
 
 
-def _check_run(found: Labels, what: str) -> None:
+def check_run(found: Labels, what: str) -> None:
     """Check that labels without names are 0, 1, 2, … with none left out."""
     largest = int(found.max(initial=0))
     if largest >= MAX_CLASSES:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -127,7 +127,11 @@ def give(
     layers = (settings.get("head_layer", ""), settings.get("feature_layer", ""))
     program = ModuleProgram(whole, make, shape, classes, *layers)
     named = source or source_of(module)
-    digest = _sha256(whole, with_weights=make is None)
+    # What clients do not train comes from the module itself, also when it is given again.
+    weights = set(whole.state_dict())
+    if make is not None:
+        weights -= set(program.names)
+    digest = _sha256(whole, weights)
     model = AnyModule(named, digest, program.head_layer, program.feature_layer, program.width)
     _GIVEN[model] = program
     return model
@@ -156,8 +160,8 @@ def _arguments(make: Any, classes: int) -> dict[str, int]:
     return known
 
 
-def _sha256(module: nn.Module, with_weights: bool) -> str:
-    """Return the hash of the code of the user's classes, the structure, and weights if given."""
+def _sha256(module: nn.Module, weights: Container[str]) -> str:
+    """Return the hash of the code of the user's classes, the structure, and these weights."""
     digest = hashlib.sha256()
     kinds = {type(layer) for layer in module.modules()}
     for kind in sorted(kinds, key=lambda kind: kind.__qualname__):
@@ -166,7 +170,7 @@ def _sha256(module: nn.Module, with_weights: bool) -> str:
     digest.update(repr(module).encode())
     for name, tensor in module.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        if with_weights:
+        if name in weights:
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
 

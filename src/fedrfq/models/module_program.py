@@ -51,6 +51,7 @@ class ModuleProgram:
         self.names = self._trained_names()
         self.width = self._feature_width(classes)
         self.drops = self._drops()
+        self._check_buffers()
         self.stacked = self._can_be_stacked()
 
     def start(self, seed: int) -> Params:
@@ -204,6 +205,20 @@ class ModuleProgram:
         with torch.no_grad(), step:
             self._call(self._params(self.module), self._example, training=True)
         return tuple(step.drops)
+
+    def _check_buffers(self) -> None:
+        """Raise UserError if the training step just made changed a buffer that is not kept.
+
+        It would pass from client to client and be in no checkpoint.
+        """
+        before = dict(self.module.named_buffers())
+        module, _ = self._own(self._example)
+        for name, buffer in module.named_buffers():
+            if name not in self.names and not torch.equal(buffer, before[name].to(buffer)):
+                raise UserError(
+                    f"the module changes its buffer '{name}' as it trains: of buffers only "
+                    "BatchNorm's are kept for each client; use a module without it"
+                )
 
     def _can_be_stacked(self) -> bool:
         """Return whether `vmap` runs a training step, to the same result as a loop."""

@@ -7,7 +7,6 @@ from the histories of clients. Nothing is verified: `fedrfq verify` does that.
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -173,7 +172,7 @@ def _parsed(line: str) -> Line | None:
 
 def _number(line: Line, key: str) -> float | None:
     value = line.get(key)
-    if isinstance(value, (int, float)) and math.isfinite(value) and abs(value) < 1e12:
+    if isinstance(value, (int, float)) and abs(value) < 1e12:
         return float(value)
     return None
 

@@ -34,7 +34,8 @@ def programming() -> Iterator[Callable[[], str]]:
     Building takes a second, in which the caller can draw the pictures.
     """
     script = "import sys; from fedrfq.report.vega import program; sys.stdout.write(program())"
-    command = [sys.executable, "-X", "utf8", "-c", script]
+    # -P: nothing is imported from the current folder, which may be anybody's runs.
+    command = [sys.executable, "-P", "-X", "utf8", "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8") as process:
         try:
             yield lambda: _finished(process)

@@ -29,9 +29,13 @@ def given_by_name(model: Any) -> Given:
 
 def imported(sources: Sequence[str]) -> Given:
     """Import what the user named on the command line, from the current folder or installed."""
-    if sources and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    return {source: _imported(source) for source in sources}
+    here = str(Path.cwd())
+    # Only while these are imported: nothing else is to come from the current folder.
+    sys.path.insert(0, here)
+    try:
+        return {source: _imported(source) for source in sources}
+    finally:
+        sys.path.remove(here)
 
 
 def _imported(source: str) -> Any:

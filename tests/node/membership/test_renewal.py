@@ -54,6 +54,13 @@ def test_a_certificate_is_renewed_in_its_last_days_and_not_before(tmp_path: Path
     }
 
 
+def test_what_a_wrong_clock_has_renewed_is_not_used_before_it_begins(tmp_path: Path) -> None:
+    founded(tmp_path, clients=1)
+    own = identity.load(tmp_path / "server-0")
+    assert renewal.renew_if_due(own, NOW + 3650 * DAY).certificate.name == RENEWED
+    assert renewal.credentials(own).certificate.name == "tls.crt"
+
+
 def shaken(server: ssl.SSLContext, client: ssl.SSLContext) -> bytes | None:
     """Return the certificate that the server has seen of a client in a handshake."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -33,23 +33,30 @@ class TlsCredentials:
 
     certificate: Path
     key: Path
+    begins: datetime
     renew_at: datetime
     expires: datetime
 
 
-def credentials(identity: Identity) -> TlsCredentials:
-    """Return the credentials in the party's folder that expire last."""
-    return max(_found(identity), key=lambda found: found.expires)
+def credentials(identity: Identity, now: datetime | None = None) -> TlsCredentials:
+    """Return the credentials in the party's folder that expire last, of those that are valid yet.
+
+    A clock that was wrong may have left some that begin years from now.
+    """
+    now = now or datetime.now(UTC)
+    found = list(_found(identity))
+    begun = [known for known in found if known.begins <= now]
+    return max(begun or found, key=lambda known: known.expires)
 
 
 def renew_if_due(identity: Identity, now: datetime | None = None) -> TlsCredentials:
     """Return the party's credentials, after renewing them if they are about to expire."""
     now = now or datetime.now(UTC)
-    current = credentials(identity)
+    current = credentials(identity, now)
     if now < current.renew_at:
         return current
     _renew(identity, now)
-    renewed = credentials(identity)
+    renewed = credentials(identity, now)
     log_event("renewed the certificate", expires=renewed.expires.isoformat(timespec="seconds"))
     return renewed
 
@@ -68,9 +75,9 @@ def _found(identity: Identity) -> Iterator[TlsCredentials]:
 
 
 def _credentials(certificate: Path, key: Path, der: bytes) -> TlsCredentials:
-    _, expires = certificates.validity(der, "this party")
+    begins, expires = certificates.validity(der, "this party")
     margin = min(_MARGIN, certificates.lifetime(der, "this party") / 3)
-    return TlsCredentials(certificate, key, expires - margin, expires)
+    return TlsCredentials(certificate, key, begins, expires - margin, expires)
 
 
 def _read(path: Path) -> bytes:

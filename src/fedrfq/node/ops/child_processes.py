@@ -130,7 +130,8 @@ def stop(children: Sequence[Child], patience_s: float = _STOP_S) -> list[str]:
 
 def fedrfq_command(*arguments: object) -> list[str]:
     """Return a command of this program, run by the Python that runs this one."""
-    return [sys.executable, "-m", "fedrfq.cli", *map(str, arguments)]
+    # -P: nothing is imported from the current folder, which may be anybody's.
+    return [sys.executable, "-P", "-m", "fedrfq.cli", *map(str, arguments)]
 
 
 def _ended(child: Child, patience_s: float) -> bool:

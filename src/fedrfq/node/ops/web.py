@@ -121,7 +121,8 @@ def _is_for_this_machine(headers: list[str]) -> bool:
 
 
 def _response(page: WebPage) -> bytes:
-    body = page.text.encode()
+    # Half a character in a hostile record must not keep the page from being served.
+    body = page.text.encode(errors="replace")
     head = [
         f"HTTP/1.1 {page.code} {_REASONS[page.code]}",
         f"Content-Type: {page.kind}",

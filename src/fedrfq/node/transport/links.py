@@ -294,7 +294,7 @@ class Links:
             self._credentials = renewal.renew_if_due(self._identity)
             for context in self._contexts:
                 tls.use(context, self._credentials)
-        except UserError as error:
+        except (UserError, OSError) as error:
             # It is tried again: until the certificate has expired, nothing is lost.
             log_peer_event("the certificate cannot be renewed", "error", why=str(error))
 
