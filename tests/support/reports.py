@@ -11,7 +11,10 @@ from fedrfq.report.figure import Figure
 from support.command import SMALL, fedrfq, only_run, sets
 
 COMMITTEE = ["committee.name=simulated", "committee.faulty=1", "committee.behaviour=lie"]
-ATTACK = ["attack.name=noise", "attack.clients=2", "attack.strength=20.0", "detector.name=adaptive"]
+ATTACK = [
+    *("attack.name=noise", "attack.clients=1", "attack.strength=20.0"),
+    *("detector.name=adaptive", "detector.malicious=1"),
+]
 
 
 def ran(out: Path, *settings: str) -> Path:

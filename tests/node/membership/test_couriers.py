@@ -30,8 +30,8 @@ from support.parties import keys, purpose
 
 # The run ids of federations without couriers: of a simulated one, and of one on a network.
 RUNS = (
-    "eee2172918c75d4e9f26039eb9fd136ea34bcb01ecc22a0df09f2ff73563d705",
-    "0efd73a292b3d50e1afb6c4780027f8d667d133cf1b62dfe66403cde2e92c3c7",
+    "461f6b7b6064901034d508792d5e7f595afdbc1d6ed6a7dc269a56ebeab8db62",
+    "ab7ed9ed08bdf5dc7b3f96b0e3b5513561c62509d34f10bbc74b3a2c07f11974",
 )
 
 
