@@ -55,7 +55,7 @@ def test_it_says_what_was_run_and_how_to_run_it_again(whole):
 
 def test_what_was_run_are_settings_and_no_results(attacked):
     cards = {section.title: section.body for section in run_page.page(attacked).sections}
-    assert "<dt>attack</dt><dd>noise by 1 clients from round" in cards["What was run"]
+    assert "<dt>attack</dt><dd>noise by 2 clients from round" in cards["What was run"]
     assert "<dt>detector</dt><dd>adaptive</dd>" in cards["What was run"]
     assert "accuracy" not in cards["What was run"]
     assert "accuracy, own head" in cards["Results"]
@@ -319,7 +319,7 @@ def test_a_checkpoint_with_other_globals_gives_no_picture(whole, tmp_path, value
     assert "prototypes" not in [figure.name for figure in page.figures()]
     assert "last checkpoint" in page.head
     tensors.save(path, named, {"experiment": metadata["experiment"]})
-    assert "last checkpoint" in run_page.page(copy).head
+    assert "a checkpoint of another round" in run_page.page(copy).head
 
 
 def test_a_diverged_run_says_so(whole, tmp_path):

@@ -62,8 +62,10 @@ def test_the_page_follows_a_run_round_by_round_and_keeps_what_is_singled_out(tab
         assert {"accuracy", "clients", "partition", "trail", "filtered", "committee"} <= set(drawn)
     assert {asked.removeprefix(address) for asked in tab.asked} <= {"", "state", "data:,"}
     tab.wait("!document.getElementById('lost').hidden")
-    # That nobody answers any more is an error to the browser, and the only one.
-    assert [error for error in tab.errors if "ERR_CONNECTION" not in error] == []
+    # That nobody answers any more is an error to the browser, and the only one. Vega also warns of
+    # a layer that has no rows yet, such as proofs of misbehaviour before there are any.
+    expected = ("ERR_CONNECTION", "Infinite extent")
+    assert [e for e in tab.errors if not any(words in e for words in expected)] == []
 
 
 @pytest.mark.parametrize("dark", [False, True])
