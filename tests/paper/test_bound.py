@@ -256,7 +256,8 @@ def test_the_gap_is_the_larger_of_both_rounds(mnist: Dataset) -> None:
 
 
 def test_a_detector_remembers(mnist: Dataset) -> None:
-    experiment = small(detector={"name": "adaptive"})
+    """All three send all classes, and one of them is far from the others."""
+    experiment = small(detector={"name": "adaptive", "malicious": 1})
     clients, weights = descent._clients(experiment, mnist)
     nothing = Globals.none(10, 3)
     memory = experiment.detector.start(3)
@@ -265,7 +266,10 @@ def test_a_detector_remembers(mnist: Dataset) -> None:
         for client, w in zip(clients, weights, strict=True)
     ]
     before = Exchanged(nothing, nothing, memory)
-    after = descent._exchange(experiment, before, descent._uploads(clients, walks, 10))
+    uploads = descent._uploads(clients, walks, 10)
+    uploads.counts_KJ[:] = 5
+    uploads.values_KJV[2] += 2**16
+    after = descent._exchange(experiment, before, uploads)
     assert any(not np.array_equal(after.memory[key], memory[key]) for key in memory)
 
 

@@ -85,7 +85,7 @@ def test_an_export_to_onnx_says_nothing_but_what_it_wrote(whole, tmp_path):
         [sys.executable, "-c", script, *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     assert (done.stdout, done.stderr) == (f"wrote {tmp_path / 'a.onnx'}\n", "")
