@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -223,7 +224,7 @@ class Attack:
 
 def stranger(folder: Path) -> ssl.SSLContext:
     """Return a TLS context with a valid certificate that no party of the federation has."""
-    key, der = certificates.make("client-0", 30)
+    key, der = certificates.make("client-0", timedelta(days=30))
     (folder / "key.pem").write_bytes(key)
     (folder / "crt.pem").write_text(certificates.pem(der), encoding="ascii")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

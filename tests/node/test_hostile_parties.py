@@ -293,7 +293,7 @@ async def attended(folder: Path) -> list[ClientEnded]:
         epochs.complete_activation(folder)
         own = identity.load(folder)
         learning = participant(own, "mnist5k", CPU)
-        ends.append(await client._attend(own, learning, False, lambda line: None))
+        ends.append(await client._attend(own, learning, False, lambda line: None, 0))
         if not ends[-1].successor:
             return ends
 
