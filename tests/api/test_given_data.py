@@ -84,3 +84,15 @@ def test_numbers_are_not_taken_for_pixels_when_predicting(tmp_path: Path) -> Non
     as_floats = run.predict(0, images[:20])
     as_whole_numbers = run.predict(0, images[:20].astype(int))
     assert list(as_floats["probability"]) == list(as_whole_numbers["probability"])
+
+
+@pytest.mark.parametrize(("labels", "why"), [([1, 2, 3], "labels from 1"), ([0, 10, 20], "0, 10")])
+def test_labels_that_leave_numbers_out_make_no_empty_classes(labels: list[int], why: str) -> None:
+    x = np.zeros((6, 8, 8), np.uint8)
+    with pytest.raises(fedrfq.UserError, match=why):
+        Dataset.from_arrays(x, np.array(labels * 2))
+
+
+def test_bare_arrays_are_refused_with_what_takes_them() -> None:
+    with pytest.raises(fedrfq.UserError, match="from_arrays"):
+        fedrfq.run({"rounds": 1}, data=np.zeros((6, 8, 8)))
