@@ -103,8 +103,8 @@ def test_without_what_was_learned_the_own_model_speaks_alone(
         done = fedrfq("predict", run, 2, pictures[0], "--json")
         assert "speaks alone" in done.stderr
         (row,) = json.loads(done.stdout.splitlines()[-1])["predictions"]
-        assert "spoke" not in row
-        assert row["class"]
+        own = {"file", "class", "probability", "seen"}
+        assert set(row) == own | {"nearest_prototype", "nearest_prototype_seen"}
         errors = fedrfq("predict", run, 2, pictures[0], "--threshold", 0.5, expect=2).stderr
         assert "a threshold needs" in errors
     finally:

@@ -48,7 +48,7 @@ Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Decided:
+class ShownRound:
     """A round that a server's log has: its view, and how many proofs of misbehaviour there are."""
 
     round: int
@@ -108,15 +108,15 @@ class LiveFederation:
                     break
         return found
 
-    def _read_rounds(self, folder: Path) -> list[Decided]:
+    def _read_rounds(self, folder: Path) -> list[ShownRound]:
         """Return the rounds of a server's log, up to where it is damaged, if it is."""
-        rounds: list[Decided] = []
+        rounds: list[ShownRound] = []
         for messages in _entries(folder / "audit.log", self.federation):
             bodies = [placed.message.body for placed in messages]
             if bodies and isinstance(bodies[0], Cert):
                 certificate = bodies[0].certificate
                 proofs = sum(isinstance(body, Evidence) for body in bodies)
-                rounds.append(Decided(certificate.record.round, certificate.view, proofs))
+                rounds.append(ShownRound(certificate.record.round, certificate.view, proofs))
         return rounds
 
     def _read_trail(self, folder: Path) -> list[TrailRound]:
@@ -181,7 +181,7 @@ def _tiles(
     federation: Federation,
     statuses: dict[str, Status | None],
     histories: dict[str, list[Line]],
-    rounds: Sequence[Decided],
+    rounds: Sequence[ShownRound],
 ) -> list[tuple[str, str, str]]:
     """Return the key figures: how far it is, who leads, what clients have reached."""
     running = [status for status in statuses.values() if status is not None]
@@ -331,7 +331,7 @@ def _filtered(histories: dict[str, list[Line]]) -> Figure | None:
     return Figure("filtered", "Filtered clients", caption, rows, spec)
 
 
-def _views(federation: Federation, rounds: Sequence[Decided]) -> Figure | None:
+def _views(federation: Federation, rounds: Sequence[ShownRound]) -> Figure | None:
     """Draw which server led each round to its decision, and how many view changes that took."""
     if not rounds:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -32,7 +33,7 @@ _CLIENT_FIGURES = (
 T = TypeVar("T")
 
 
-class Tracker(Callback, Generic[T]):
+class Tracker(Callback, ABC, Generic[T]):
     """Sends a run's figures to another program: one run for the federation, clients under it.
 
     A subclass opens its own kind of run, logs figures to it, and closes it. Several federations
@@ -49,17 +50,17 @@ class Tracker(Callback, Generic[T]):
         """Return whether the package that it needs is there."""
         return find_spec(cls.package) is not None
 
+    @abstractmethod
     def open(self, run: RecordedRun) -> T:
         """Begin, or go on with, the tracker's run; its name is that of the run's directory."""
-        raise NotImplementedError
 
+    @abstractmethod
     def log(self, opened: T, number: int, figures: Mapping[str, float]) -> None:
         """Note the figures after round `number`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self, opened: T, status: str) -> None:
         """End the tracker's run; `status` is as in `Callback.on_end`."""
-        raise NotImplementedError
 
     def on_start(self, run: RecordedRun) -> None:
         """Open the tracker's run."""
