@@ -41,7 +41,7 @@ SMALL_DIRICHLET = {"samples": 120, "test_samples": 30}
 ATTACKS = [
     *("none", "label-flip", "noise", "sign-flip", "scale", "swap", "random", "inflate", "ipm"),
     *("alie", "mimic", "min-max", "adaptive", "frame", "optimal-ipm", "optimal-alie"),
-    *("optimal-frame", "drift", "sleeper", "backdoor", "sole", "groups"),
+    *("optimal-frame", "optimal-swap", "drift", "sleeper", "backdoor", "sole", "groups"),
 ]
 DETECTORS = ("none", "bft", "median", "trimmed", "adaptive")
 # Points: of attacks that cost less undefended, no share won back is told.

@@ -26,7 +26,7 @@ STRENGTHS = {
     **dict.fromkeys(("ipm", "mimic", "min-max", "frame"), 1.0),
     **dict.fromkeys(("sleeper", "backdoor", "sole", "groups"), 1.0),
     **{"scale": 5.0, "inflate": 1000.0, "alie": 1.5, "adaptive": 3.0, "drift": 0.05},
-    **{"optimal-ipm": 10.0, "optimal-alie": 10.0, "optimal-frame": 8.0},
+    **{"optimal-ipm": 10.0, "optimal-alie": 10.0, "optimal-frame": 8.0, "optimal-swap": 3.0},
 }
 # Attacks that leave some classes alone, or some rounds.
 SPARING = {"optimal-frame", "sleeper", "backdoor", "sole"}

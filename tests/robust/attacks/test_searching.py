@@ -12,6 +12,7 @@ from fedrfq.robust.attacks import Attack, Foreseen
 from fedrfq.robust.attacks.optimal_alie import OptimalAlie
 from fedrfq.robust.attacks.optimal_frame import OptimalFrame, harm
 from fedrfq.robust.attacks.optimal_ipm import OptimalIpm
+from fedrfq.robust.attacks.optimal_swap import OptimalSwap
 from fedrfq.robust.attacks.search import STEP, TRIES, displacement
 from fedrfq.robust.detectors.detector import FULL, Detector, State, Verdict
 from support.scenes import Near, array, same, scene_of, send
@@ -63,6 +64,25 @@ def test_the_factor_that_moves_the_centres_most_need_not_be_the_largest() -> Non
     ways = [2000 - 22_000 * STEP**i for i in range(TRIES)]
     lowest = min(round(way) for way in ways if abs(way) <= 500)
     assert sent.values_KJV[2, 0, 0] == lowest
+
+
+def test_optimal_swap_goes_as_far_as_does_most_harm() -> None:
+    """Two classes at 0 and 1000 move toward each other; beyond 300 nothing is believed."""
+    values = [[[0], [1000]], [[1], [1001]], [[2], [1002]]]
+    known = Globals(np.ones(2, np.bool_), array([[0], [1000]]))
+    scene = scene_of(np.ones((3, 2)), values, [1, 2], known)
+
+    def foresee(sent: Uploads) -> Foreseen:
+        value_JV = sent.values_KJV[1]
+        if np.abs(value_JV - known.values_JV).max() > 300:
+            value_JV = known.values_JV
+        globals_ = replace(known, values_JV=value_JV)
+        return Foreseen(array([[FULL] * 2] * 3), np.ones(3, np.bool_), array([0] * 3), globals_)
+
+    sent = send(OptimalSwap(strength=3.0), replace(scene, foresee=foresee))
+    way = max(round(3000 * STEP**i) for i in range(TRIES) if 3000 * STEP**i <= 300)
+    assert sent.values_KJV[1:, :, 0].tolist() == [[way, 1000 - way]] * 2
+    assert send(OptimalSwap(strength=1.0), scene).values_KJV[1, :, 0].tolist() == [1000, 0]
 
 
 def test_displacement_counts_the_classes_in_both() -> None:

@@ -44,10 +44,37 @@ def drawn(rng: np.random.Generator, clients: int, reach: int) -> tuple[Ints, Int
     return counts, rng.integers(-reach, reach + 1, (clients, 4, 3))
 
 
+def aimed(rng: np.random.Generator, truth: Uploads, liars: int, reach: int) -> tuple[Ints, Ints]:
+    """Return lies that aim at one client: all liars contradict it alike, in one of its classes.
+
+    They send nothing else, so that they disagree with as few others as they can. This is how one
+    liar more than the bound frames somebody: the client's rarest class has nobody to vouch for it.
+    """
+    holders_J = truth.held_KJ.sum(0)
+    rarest = int(np.where(holders_J > 0, holders_J, np.inf).argmin())
+    victim = int(rng.choice(np.flatnonzero(truth.held_KJ[:, rarest])))
+    counts_AJ = np.zeros((liars, 4), np.int64)
+    counts_AJ[:, rarest] = 1
+    values_AJV = np.zeros((liars, 4, 3), np.int64)
+    values_AJV[:, rarest] = truth.values_KJV[victim, rarest] + reach
+    return counts_AJ, np.clip(values_AJV, -(2**19), 2**19)
+
+
 @settings(max_examples=300, deadline=None)
-@given(seed=SEEDS, honest=st.integers(3, 12), liars=st.integers(0, 4), reach=st.integers(1, 2**19))
-def test_hypothesis_finds_no_framing(seed: int, honest: int, liars: int, reach: int) -> None:
-    """Liars send anything, near or far, over three rounds; records carry over."""
+@given(
+    seed=SEEDS,
+    honest=st.integers(3, 12),
+    liars=st.integers(0, 4),
+    reach=st.integers(1, 2**19),
+    aim=st.booleans(),
+)
+def test_hypothesis_finds_no_framing(
+    seed: int, honest: int, liars: int, reach: int, aim: bool
+) -> None:
+    """Liars send anything, near or far, or aim at one client, over three rounds.
+
+    Records carry over from round to round.
+    """
     rng = np.random.default_rng(seed)
     detector = AdaptiveDetector(malicious=liars)
     state = detector.start(honest + liars)
@@ -59,6 +86,8 @@ def test_hypothesis_finds_no_framing(seed: int, honest: int, liars: int, reach: 
         safe_K &= covered(truth, liars)
         assume(safe_K.any())
         lies = drawn(rng, liars, reach)
+        if aim and truth.held_KJ.any():
+            lies = aimed(rng, truth, liars, reach)
         uploads = joined(truth, *lies)
         state, verdict = detector.judge(state, nowhere(uploads), uploads)
         lost_KJ = uploads.held_KJ[:honest] & (verdict.weight_KJ[:honest] < FULL)

@@ -28,29 +28,33 @@ def test_what_is_within_the_limits_is_the_plain_mean() -> None:
     assert combined(certified([0, 8 * ONE]), uploads) == [-ONE // 4, 8 * ONE + ONE // 4]
 
 
-def test_a_swapped_class_goes_an_eighth_of_the_way() -> None:
-    """Both classes move by 1 of 8 where the swap asked for all 8."""
-    uploads = lines([[8 * ONE, 0]])
-    assert combined(certified([0, 8 * ONE]), uploads) == [ONE, 7 * ONE]
+def test_an_upload_goes_an_eighth_of_the_way_to_another_class_at_most() -> None:
+    """What asks for an eighth gets it; a swap asks for all of the way, and gets 1/64."""
+    last = certified([0, 8 * ONE])
+    assert combined(last, lines([[ONE, 7 * ONE]])) == [ONE, 7 * ONE]
+    assert combined(last, lines([[2 * ONE, 6 * ONE]])) == [ONE // 2, 8 * ONE - ONE // 2]
+    assert combined(last, lines([[8 * ONE, 0]])) == [ONE // 8, 8 * ONE - ONE // 8]
 
 
-def test_away_from_all_others_the_step_is_the_limit() -> None:
-    """Distances are 1, 1 and 32; 1 is typical, so that 32 counts as 2."""
-    uploads = lines([[-ONE, None], [-ONE, None], [-32 * ONE, None]])
-    assert combined(certified([0, 8 * ONE]), uploads)[0] == -4 * ONE // 3
+@pytest.mark.parametrize(("place", "pull"), [(2, 2.0), (4, 0.25), (32, 0.0)])
+def test_away_from_all_others_the_step_is_the_limit(place: int, pull: float) -> None:
+    """1 is typical, so 2 counts in full. What is twice as far counts a sixteenth of itself."""
+    uploads = lines([[-ONE, None], [-ONE, None], [-place * ONE, None]])
+    expected = -int((1 + 1 + pull) * ONE)
+    assert combined(certified([0, 8 * ONE]), uploads)[0] == pytest.approx(expected / 3, abs=1)
 
 
 def test_two_classes_come_no_closer_than_half_the_usual_distance() -> None:
     """Nearest neighbours are 2, 2 and 8 apart, so 1 is left to classes 0 and 1 for ever.
 
-    An eighth of the 2 between them is still free. At 1 nothing is, but a 1024th of the way.
+    An eighth of the 2 between them is still free. At 1 nothing is.
     """
     assert (
-        combined(certified([0, 2 * ONE, 10 * ONE]), lines([[2 * ONE, None, None]]))[0] == ONE // 4
+        combined(certified([0, 2 * ONE, 10 * ONE]), lines([[ONE // 4, None, None]]))[0] == ONE // 4
     )
     last = certified([0, ONE, 4 * ONE, 8 * ONE, 12 * ONE])
-    uploads = lines([[ONE, None, None, None, None]])
-    assert combined(last, uploads)[0] == ONE // 1024
+    uploads = lines([[ONE // 8, None, None, None, None]])
+    assert combined(last, uploads)[0] == 0
 
 
 def test_a_client_has_one_vote_on_what_is_typical() -> None:
@@ -61,9 +65,9 @@ def test_a_client_has_one_vote_on_what_is_typical() -> None:
 
 
 def test_a_class_without_a_certified_centre_starts_from_its_median() -> None:
-    """Of 0, 1 and 33 that is 1; what is typical is 1, so 33 counts as 3."""
-    uploads = lines([[0], [ONE], [33 * ONE]])
-    assert combined(certified([None]), uploads) == [4 * ONE // 3]
+    """Of 0, 1 and 3 that is 1; what is typical is 1, so 3 counts in full, and 33 hardly."""
+    assert combined(certified([None]), lines([[0], [ONE], [3 * ONE]])) == [4 * ONE // 3]
+    assert combined(certified([None]), lines([[0], [ONE], [33 * ONE]])) == [2 * ONE // 3]
 
 
 def test_who_has_no_weight_sets_no_limit_and_no_start() -> None:
@@ -74,9 +78,9 @@ def test_who_has_no_weight_sets_no_limit_and_no_start() -> None:
 
 
 def test_it_limits_any_rule() -> None:
-    """The medians of 8, 8 and 1, cut to 1, 1 and 1."""
+    """The median of 8, 8 and 1, of which an eighth, an eighth and 1 are left."""
     uploads = lines([[8 * ONE, None], [8 * ONE, None], [ONE, None]])
-    assert combined(certified([0, 8 * ONE]), uploads, "median")[0] == ONE
+    assert combined(certified([0, 8 * ONE]), uploads, "median")[0] == ONE // 8
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -18,6 +18,7 @@ from fedrfq.robust.attacks.none import NoAttack
 from fedrfq.robust.attacks.optimal_alie import OptimalAlie
 from fedrfq.robust.attacks.optimal_frame import OptimalFrame
 from fedrfq.robust.attacks.optimal_ipm import OptimalIpm
+from fedrfq.robust.attacks.optimal_swap import OptimalSwap
 from fedrfq.robust.attacks.random_values import RandomValues
 from fedrfq.robust.attacks.scale import Scale
 from fedrfq.robust.attacks.sign_flip import SignFlip
@@ -43,6 +44,7 @@ ATTACKS |= {
     "optimal-ipm": OptimalIpm,
     "optimal-alie": OptimalAlie,
     "optimal-frame": OptimalFrame,
+    "optimal-swap": OptimalSwap,
     "drift": Drift,
     "sleeper": Sleeper,
     "backdoor": Backdoor,

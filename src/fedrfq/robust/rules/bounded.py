@@ -1,7 +1,8 @@
 """Bounded: what an upload does to its class is limited, whoever sent it. Ours.
 
 Every upload pulls the centre of its class from the last certified place to its own. Two limits
-shorten the pull, and leave its direction as it is:
+shorten the pull, and leave its direction as it is. Up to a limit a pull counts in full. The farther
+an upload is beyond it, the *less* it pulls, as in the redescending estimators of robust statistics:
 
 - *toward a rival*: it may go an eighth of the way toward the last centre of any other class. All
   spread but that along the line between the two classes cancels, so honest uploads, who deviate in
@@ -35,6 +36,10 @@ UNIT = 1 << 10
 TOWARD_RIVAL = UNIT // 8
 # The farthest that it may go at all, in typical distances.
 STEPS = 2
+# How fast a share falls beyond a limit. Honest uploads do go toward rivals while features still
+# form: there a higher power would cost accuracy in peace.
+RIVAL_POWER = 2
+STEP_POWER = 4
 
 
 @dataclass(frozen=True)
@@ -81,13 +86,20 @@ def _shares(start: Globals, values_NV: Ints, client_N: Ints, class_N: Ints) -> I
     way_NJ = (own_N[:, None] + between_JJ[class_N] - square_NJ) // unit_NJ
     rivals_JJ = start.present_J & ~np.eye(len(start.present_J), dtype=np.bool_)
     free_NJ = _free_ways(rivals_JJ, isqrt(between_JJ))[class_N]
-    toward_NJ = UNIT * free_NJ // np.maximum(way_NJ, free_NJ)
+    toward_NJ = _fading(free_NJ, way_NJ, RIVAL_POWER)
     toward_N = np.where(rivals_JJ[class_N], toward_NJ, UNIT).min(1, initial=UNIT)
     distance_N = isqrt(own_N)
     most = STEPS * max(typical(distance_N, client_N), LEAST)
-    step_N = UNIT * most // np.maximum(distance_N, most)
+    step_N = _fading(np.array(most), distance_N, STEP_POWER)
     share_N: Ints = np.minimum(toward_N, step_N)
     return share_N
+
+
+def _fading(limit: Ints, size: Ints, power: int) -> Ints:
+    """Return the share of pulls of this size that counts: UNIT up to the limit, then less."""
+    share = UNIT * limit // np.maximum(size, limit)
+    faded: Ints = share**power // UNIT ** (power - 1)
+    return faded
 
 
 def _free_ways(rivals_JJ: Bools, distance_JJ: Ints) -> Ints:
