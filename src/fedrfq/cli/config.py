@@ -35,6 +35,7 @@ _KINDS = {
     "pools": "pooling",
     "public": "public-map",
     "adversaries": "adversary",
+    "trackers": "tracker",
 }
 _MAX_RANGE_WIDTH = 40
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from fedrfq.errors import UserError
 from fedrfq.experiment import from_table
 from fedrfq.files import toml
 from fedrfq.flower.trust import experiment_of
-from fedrfq.plugins import PluginMissing
+from fedrfq.plugins import PluginMissing, known
 from fedrfq.report import comparison_page
 from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.rules import RULES
@@ -52,7 +53,7 @@ def trained(tmp_path: Path, *more: str) -> Path:
 def test_a_run_records_its_plugin_and_every_command_finds_it_again(tmp_path: Path) -> None:
     run = trained(tmp_path)
     recorded = toml.read(run / "experiment.toml")["plugins"]
-    sha256 = plugins.hashlib.sha256(PULL.encode()).hexdigest()
+    sha256 = hashlib.sha256(PULL.encode()).hexdigest()
     assert recorded == [{"name": "pull.py", "sha256": sha256}]
     (tmp_path / "pull.py").unlink()
     for word in ("show", "resume"):
@@ -171,7 +172,7 @@ def test_no_code_runs_because_a_folder_says_so(tmp_path: Path) -> None:
     run = trained(tmp_path, "committee.name=simulated")
     marker = tmp_path / "ran"
     text = TELLING.format(marker=str(marker))
-    sha256 = plugins.hashlib.sha256(text.encode()).hexdigest()
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
     for name in ("pull.py", f"{sha256}.py", f"plugins/{sha256}.py"):
         (run / name).parent.mkdir(exist_ok=True)
         written(run, name, text)
@@ -308,7 +309,7 @@ def test_a_plugin_that_cannot_be_used_is_refused_in_one_line(
     with pytest.raises(UserError, match=why) as caught:
         fedrfq.load_plugin(written(tmp_path, "mine.py", text))
     assert "\n" not in str(caught.value)
-    assert not plugins._OWNERS
+    assert not known.OWNERS
 
 
 def test_two_plugins_of_one_name_are_refused(tmp_path: Path) -> None:
