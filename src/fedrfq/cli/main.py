@@ -27,6 +27,7 @@ from fedrfq.cli import (
     flower,
     keys,
     local_cluster,
+    plugins,
     report,
     reproduce,
     run,
@@ -116,6 +117,8 @@ app.command(rich_help_panel=_EXPERIMENTS)(finished_run.export)
 app.command(rich_help_panel=_EXPERIMENTS)(config.config)
 app.command("list", rich_help_panel=_EXPERIMENTS)(config.list_)
 app.add_typer(data.app, name="data", rich_help_panel=_EXPERIMENTS)
+app.command(rich_help_panel=_EXPERIMENTS)(plugins.new)
+app.command(rich_help_panel=_EXPERIMENTS)(plugins.check)
 app.command(rich_help_panel=_STUDIES)(compare.compare)
 app.command(rich_help_panel=_STUDIES)(compare.robustness)
 app.command(rich_help_panel=_STUDIES)(reproduce.reproduce)

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 from fedrfq.errors import UserError
@@ -47,6 +48,12 @@ def _say_where(where: str, thread: int) -> None:
             line = f" in line {frame.f_lineno}"
         frame = frame.f_back
     print(f"note: still loading {where}{line}; Ctrl-C stops", file=sys.stderr, flush=True)
+
+
+def place_in(error: BaseException, where: str) -> str:
+    """Return the file and line that an error passed through last, as "FILE, line N: "."""
+    line = line_in(error, where) if where else ""
+    return f"{Path(where).name}{line}: " if line else ""
 
 
 def line_in(error: BaseException, where: str) -> str:
