@@ -1,4 +1,7 @@
-"""Write a plugin that runs, and its test, from the templates beside this file."""
+"""Write a plugin that runs, and its test, from the templates beside this file.
+
+In a template, `example-method`, `ExampleMethod` and `example_method` stand for the user's name.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def write(kind: str, name: str, folder: Path) -> tuple[Path, Path]:
     template = kind.replace("-", "_")
     folder.mkdir(parents=True, exist_ok=True)
     for path, source in zip(pair, (template, f"test_{template}"), strict=True):
-        text = (_TEMPLATES / f"{source}.py").read_text(encoding="utf-8")
+        text = (_TEMPLATES / f"{source}.py.txt").read_text(encoding="utf-8")
         # "x": a file that has come in between is not overwritten either.
         with path.open("x", encoding="utf-8") as file:
             file.write(_named(text, kind, name, stem))

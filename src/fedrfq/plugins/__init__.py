@@ -9,6 +9,7 @@ or by having installed the package. What an experiment file says about plugins i
 compared with what is known here, and no path in it is ever followed.
 """
 
+from fedrfq.plugins.blame import failing_line
 from fedrfq.plugins.files import load_plugin, options, remembered_folder
 from fedrfq.plugins.known import Plugin, name_of, owner_of, rows_of, sources
 from fedrfq.plugins.packages import GROUP, broken, load_installed
@@ -22,6 +23,7 @@ __all__ = [
     "Plugin",
     "PluginMissing",
     "broken",
+    "failing_line",
     "load_installed",
     "load_plugin",
     "name_of",

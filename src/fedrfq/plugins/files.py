@@ -15,6 +15,8 @@ from fedrfq.plugins.known import LOADED, Plugin, check_rivals, given
 from fedrfq.plugins.loading import loading
 from fedrfq.plugins.packages import load_installed
 
+# What the modules that plugin files become are named by.
+MODULE_PREFIX = "fedrfq_plugin_"
 _MAX_BYTES = 1 << 20  # of a plugin file
 # The files that the user has named, as a command line names them again.
 FILES: list[str] = []
@@ -54,7 +56,7 @@ def _load(name: str, content: bytes, path: Path) -> Plugin:
     if sha256 in LOADED and LOADED[sha256].entries:
         return LOADED[sha256]
     plugin = Plugin(name, sha256)
-    module = ModuleType(f"fedrfq_plugin_{sha256[:16]}")
+    module = ModuleType(f"{MODULE_PREFIX}{sha256[:16]}")
     module.__file__ = str(path)
     # Dataclasses look up the types of their fields there.
     sys.modules[module.__name__] = module

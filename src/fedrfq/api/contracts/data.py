@@ -46,8 +46,10 @@ def nonsense_is_refused_clearly(name: str) -> None:
         for path in (nonsense, Path(folder), Path(folder) / "missing"):
             try:
                 source.from_file(path)
-            except (UserError, OSError):
-                continue
+                raise Broken(f"from_file takes a {path.name} for the dataset: check what it reads")
+            except (UserError, OSError, Broken) as error:
+                if isinstance(error, Broken):
+                    raise
             except Exception as error:
                 raise Broken(
                     f"from_file({path.name!r}) fails with {type(error).__name__}: {error}; raise "

@@ -71,6 +71,9 @@ def losses_are_finite_and_alive(name: str) -> None:
             expect(math.isfinite(value) and value > 0, f"{key} is {value} in a round")
         added = outcome.record.loss_prototype
         expect(added is None or math.isfinite(added), f"the added loss is {added}")
+    # In the second round there are prototypes to be drawn to.
+    if experiment.method.exchanges:
+        expect(added, "the added loss is 0: prototypes are exchanged for nothing")
     for key, p in state.params[0].items():
         expect(not torch.equal(p, start.params[0][key]), f"training leaves {key} as it was")
 
