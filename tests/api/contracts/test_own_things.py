@@ -13,6 +13,8 @@ from fedrfq.plugins import REGISTRIES
 # What the kinds' own tests show in more cases, or what takes its own data.
 ELSEWHERE = {"adversary", "tracker", "dataset"}
 NEEDS = {"flwr": "flwr_datasets"}
+# A partition that needs a file; it has tests of its own.
+WITHOUT = {"file"}
 # Shown by tests/engine for every method and model, or costly: a new process for each.
 SHOWN = {"losses_are_finite_and_alive", "the_same_seed_gives_the_same_bytes", "a_model_trains"}
 EXACT = {"detectors_are_exact_as_claimed", "rules_are_exact_as_claimed"}
@@ -31,6 +33,7 @@ def all_of_them() -> list[tuple[str, Check]]:
         for kind in REGISTRIES
         if kind not in ELSEWHERE
         for name in REGISTRIES[kind].entries()
+        if name not in WITHOUT
         for check in checks(kind)
         if wanted(name, check)
     ]
