@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,15 +27,6 @@ from support.outside import LARGEST, PULL, new_process, written
 TINY = ["clients=4", "rounds=2", "model.name=mlp", "partition.shots=4", "partition.test_shots=3"]
 # A plugin that tells when its code runs.
 TELLING = "open({marker!r}, 'w').close()\n" + PULL
-
-
-@pytest.fixture(autouse=True)
-def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Give each test a configuration folder of its own, and leave no plugin behind."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    new_process()
-    yield
-    new_process()
 
 
 def trained(tmp_path: Path, *more: str) -> Path:
