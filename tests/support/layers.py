@@ -31,6 +31,7 @@ LAYERS = [
     "simulator.fuzz",
     "committee",
     "models",
+    "models.fused",
     "models.public_maps",
     "methods",
     "engine",
