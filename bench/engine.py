@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 from fedrfq import data, experiment
 from fedrfq.data.client_data import ClientData
-from fedrfq.engine import program
 from fedrfq.learning.round_loop import RoundLoop
+from fedrfq.models.fused.layout import ENGINE_LAYOUTS
 from fedrfq.models.stacked import LAYOUTS
 from fedrfq.prototypes.pooling import Pool
 
@@ -37,7 +37,7 @@ from fedrfq.prototypes.pooling import Pool
 FLOP_PER_SAMPLE = 2.6e6
 
 
-def stacked_runs(seeds: int, device: str, name: str) -> RoundLoop:
+def stacked_runs(seeds: int, device: str, name: str = "mnist") -> RoundLoop:
     """Return the experiment stacked with `seeds` seeds."""
     sets = [f"data.name={name}", "partition.shots=100"]
     if name == "mnist5k":
@@ -141,7 +141,7 @@ def layer_by_layer(work: Callable[[], None]) -> Callable[[], None]:
     """Return the engine's work without fused stages."""
 
     def slower() -> None:
-        with mock.patch.object(program, "ENGINE_LAYOUTS", LAYOUTS):
+        with mock.patch.dict(ENGINE_LAYOUTS, LAYOUTS):  # type: ignore[arg-type]
             work()
 
     return slower

@@ -20,9 +20,8 @@ import torch
 from scipy import stats
 
 from fedrfq import experiment
-from fedrfq.engine import engine, program
 from fedrfq.methods import METHODS
-from fedrfq.models.fused.layout import Fused
+from fedrfq.models.fused.layout import ENGINE_LAYOUTS, Fused
 from fedrfq.models.stacked import Grouped, Layout
 from stacked_runs import train_together
 from testbed import ROOT, revision
@@ -33,11 +32,7 @@ def accuracies(method: str, layout: Layout, args: argparse.Namespace) -> list[fl
     sets = ["data.name=mnist5k", f"method.name={method}", f"clients={args.clients}"]
     sets.append(f"rounds={args.rounds}")
     experiments = [experiment.load(sets=sets, seed=seed) for seed in range(args.seeds)]
-    layouts = {"cpu": layout}
-    with (
-        mock.patch.object(engine, "ENGINE_LAYOUTS", layouts),
-        mock.patch.object(program, "ENGINE_LAYOUTS", layouts),
-    ):
+    with mock.patch.dict(ENGINE_LAYOUTS, {"cpu": layout}):  # type: ignore[arg-type]
         outcomes = train_together(experiments, "cpu", lambda: None)
     return [outcomes[run].record.accuracy_mean for run in range(args.seeds)]
 
