@@ -35,6 +35,7 @@ LAYERS = [
     "simulator.fuzz",
     "committee",
     "models",
+    "models.fused",
     "models.public_maps",
     "methods",
     "engine",
