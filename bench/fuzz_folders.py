@@ -53,6 +53,7 @@ SETTINGS = [
     "committee.name=simulated",
     "public.name=random",
 ]
+CONTRACT = ["--classes", "class 0,class 1,class 2", "--shape", "1x28x28", "--window", "0:255"]
 # What a case runs: the folder that is copied and changed, and the command on it.
 CASES = [
     ("run", ["show", "{it}"]),
@@ -78,6 +79,16 @@ CASES = [
     ("arrays", ["data", "info", "{it}/data.npz"]),
     ("arrays", ["committee", "init", "{scratch}/new", "--like", "{it}/data.npz"]),
     ("arrays", ["predict", "{other}", "0", "{it}/image.png"]),
+    # The same data under a data contract, which says how they are read.
+    ("images", ["doctor", "{ward}", "--data", "{it}", "--timeout", "0.1"]),
+    ("labelled", ["doctor", "{ward}", "--data", "{it}", "--timeout", "0.1"]),
+    ("arrays", ["doctor", "{ward}", "--data", "{it}/data.npz", "--timeout", "0.1"]),
+    ("deep", ["doctor", "{ward}", "--data", "{it}", "--timeout", "0.1"]),
+    ("consortium/client-0", ["doctor", "{it}", "--data", "{images}", "--timeout", "0.1"]),
+    ("asked", ["committee", "init", "{it}", *CONTRACT]),
+    ("asked", ["committee", "add", "{scratch}/new", "{it}/requests/hospital.toml"]),
+    ("asked", ["runs", "{it}"]),
+    ("runs", ["runs", "{it}"]),
 ]
 
 HOSTILE_VALUES: list[Any] = [
@@ -108,8 +119,13 @@ def made(home: Path) -> Path:
     sets = [part for setting in SETTINGS for part in ("--set", setting)]
     _command("run", *sets, "--out", seeds / "runs")
     (run,) = (seeds / "runs").glob("*/*")
-    run.rename(seeds / "run")
+    shutil.copytree(run, seeds / "run")
     _command("local-cluster", seeds / "cluster", "--clients", "3", "--rounds", "2")
+    _command("committee", "init", seeds / "consortium", "--servers", 1, "--clients", 1, *CONTRACT)
+    _command("keys", "new", seeds / "hospital", "--name", "hospital", "--address", "127.0.0.1:7400")
+    _command("keys", "new", seeds / "ward", "--name", "ward")
+    requests = [seeds / name / "request.toml" for name in ("hospital", "ward")]
+    _command("committee", "add", seeds / "asked", *requests)
     _make_data(seeds)
     shutil.copytree(seeds / "run", seeds / "other")
     return seeds
@@ -142,6 +158,11 @@ def _make_data(seeds: Path) -> None:
         Image.fromarray(image[0]).save(path)
     shutil.copy(seeds / "images/class 0/0.png", seeds / "arrays/image.png")
     _make_labelled(seeds / "labelled", sorted((seeds / "images").rglob("*.png")))
+    # More than 8 bits a pixel.
+    for path in sorted((seeds / "images").rglob("*.png")):
+        deep = seeds / "deep" / path.relative_to(seeds / "images").with_suffix(".tiff")
+        deep.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.asarray(Image.open(path)).astype(np.uint16) * 200).save(deep)
 
 
 def _make_labelled(folder: Path, pictures: list[Path]) -> None:
@@ -440,6 +461,8 @@ def fuzz(seeds: Path, home: Path, rng: random.Random, base_bytes: int) -> tuple[
         "other": seeds / "other",
         "scratch": scratch,
         "image": seeds / "arrays/image.png",
+        "images": seeds / "images",
+        "ward": seeds / "consortium/client-0",
     }
     command = [part.format(**places) for part in template]
     found = run_case(command, scratch, base_bytes)
