@@ -102,7 +102,7 @@ def timed(page: WorkedPage) -> dict[str, Any]:
             found[stage] = {"commands": len(page.ran), "seconds": seconds}
     finally:
         page.stop()
-    return {**found, "rounds": page.certified("client-a")}
+    return {**found, "rounds": page.certified("ward-a")}
 
 
 def users(folder: Path) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def in_namespaces(folder: Path) -> dict[str, Any]:
     for number, hospital in enumerate(HOSPITALS):
         net = network(hospital)
         replaced[f"127.0.0.1:{PORT + number}"] = f"{net}.1:{PORT}"
-        server = f"fedrfq server server-{hospital}"
+        server = f"fedrfq server hospital-{hospital}"
         replaced[server] = f"{server} --listen {net}.2:{PORT}"
 
     def inside(party: str) -> list[str]:
@@ -164,7 +164,7 @@ def main() -> None:
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fedrfq-page-"))
     try:
-        for shared in (folder, folder / "requests"):
+        for shared in (folder, folder / "consortium"):
             shared.mkdir(exist_ok=True)
             shared.chmod(0o1777)
         dataset = load("mnist5k")

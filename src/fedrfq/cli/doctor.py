@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.columns import Columns
-from rich.console import Console, Group
+from rich.console import Console
 from rich.table import Column, Table
 
 from fedrfq.cli.completion import complete, dataset_names
-from fedrfq.cli.terminal import say
+from fedrfq.cli.data_preview import show_data
 from fedrfq.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 # The exit code when something would keep the party from taking part.
 _FAILED = 1
-# Classes of which a picture is shown.
-_MAX_PICTURES = 24
 
 
 def doctor(
@@ -63,7 +60,7 @@ def doctor(
     console = Console(markup=False)
     console.print(table)
     if found is not None:
-        _show(found, console)
+        show_data(found, console)
     if any(finding.grade == FAILED for finding in findings):
         raise typer.Exit(_FAILED)
 
@@ -73,25 +70,3 @@ def _preview(folder: Path, data: str) -> DataPreview:
     from fedrfq.node.membership.identity import load
 
     return preview(load(folder), data)
-
-
-def _show(found: DataPreview, console: Console) -> None:
-    """Print the counts and a picture of each class, and what would be uploaded."""
-    from fedrfq.cli.half_blocks import half_blocks
-
-    table = Table("class", "training samples", "test samples")
-    for each in found.classes:
-        table.add_row(each.name, str(each.train), str(each.test))
-    console.print(table)
-    colours = console.color_system is not None
-    pictures = [
-        Group(each.name, half_blocks(each.picture, colours))
-        for each in found.classes
-        if each.picture is not None
-    ]
-    console.print(Columns(pictures[:_MAX_PICTURES], padding=(1, 2)))
-    if len(pictures) > _MAX_PICTURES:
-        say(console, f"and {len(pictures) - _MAX_PICTURES} more classes")
-    say(console, "What this client would upload:")
-    for line in found.uploads:
-        say(console, f"  {line}")
