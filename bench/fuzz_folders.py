@@ -319,7 +319,10 @@ def with_hole(data: bytes, path: Path) -> None:
 
 def change(folder: Path, rng: random.Random) -> str:
     """Change one file or folder below `folder`, and say how."""
-    path = rng.choice(sorted(path for path in folder.rglob("*") if not path.is_symlink()))
+    paths = sorted(path for path in folder.rglob("*") if not path.is_symlink())
+    if not paths:
+        return "nothing was left"
+    path = rng.choice(paths)
     if path.is_file() and stat.S_ISREG(path.lstat().st_mode) and path.stat().st_size < TERABYTE:
         data = path.read_bytes()[: 1 << 24]
         kind = rng.randrange(8)
