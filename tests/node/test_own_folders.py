@@ -35,6 +35,27 @@ def pictures(folder: Path, names: dict[str, str], size: int = 8, count: int = 4)
     return str(folder)
 
 
+def deep_pictures(folder: Path, *names: str) -> str:
+    """Draw pictures as `pictures` does, in TIFF and PNG of 12 bits."""
+    pictures(folder, same(*names))
+    for number, path in enumerate(sorted(folder.rglob("*.png"))):
+        values = np.asarray(Image.open(path)).astype(np.uint16) * 16
+        path.unlink()
+        Image.fromarray(values).save(path.with_suffix((".png", ".tif")[number % 2]))
+    return str(folder)
+
+
+def float_arrays(path: Path, *names: str) -> str:
+    """Write arrays of floats from 0 to 4095, with the names of their labels."""
+    random = np.random.default_rng(7)
+    labels = np.repeat(np.arange(len(names)), 4)
+    bright = np.array([40 + 70 * NAMES.index(name) for name in names])[labels] * 16.0
+    images = bright[:, None, None] + random.random((len(labels), 8, 8)) * 640
+    parts = {"train_x": images, "test_x": images, "train_y": labels, "test_y": labels}
+    np.savez(path, **parts, classes=names)
+    return str(path)
+
+
 def same(*names: str) -> dict[str, str]:
     return {name: name for name in names}
 
@@ -49,14 +70,15 @@ def wait(done: Callable[[], bool]) -> None:
 def test_four_clients_of_which_one_is_misnamed_one_lacks_a_class_and_one_is_too_large(
     tmp_path: Path,
 ) -> None:
+    # The first has 12 bits a pixel, the third floats; the contract's window is for both.
     own = [
-        pictures(tmp_path / "a", same(*NAMES)),
+        deep_pictures(tmp_path / "a", *NAMES),
         pictures(tmp_path / "b", {"zbag": "bag", "boot": "boot", "coat": "coat"}),
-        pictures(tmp_path / "c", same("boot", "coat")),
+        float_arrays(tmp_path / "c.npz", "boot", "coat"),
         pictures(tmp_path / "d", same(*NAMES), size=12),
     ]
     folder = tmp_path / "f"
-    choice = ContractChoice.of(",".join(NAMES), "", shape="1x8x8", resize=True)
+    choice = ContractChoice.of(",".join(NAMES), "", shape="1x8x8", window="0:4095", resize=True)
     # The round needs all four, so it is decided only if each of them is accepted.
     founding.init(
         folder,
@@ -105,6 +127,17 @@ def test_pictures_of_another_size_are_refused_unless_the_contract_resizes_them(
     large = pictures(tmp_path / "own", same("bag"), size=12)
     said = fedrfq("client", exact, "--data", large, expect=2).stderr
     assert "found 12×12" in " ".join(said.split())
+
+
+@pytest.mark.parametrize("kind", ["pictures", "floats"])
+def test_more_than_8_bits_are_refused_with_the_line_that_would_fix_it(
+    tmp_path: Path, exact: Path, kind: str
+) -> None:
+    own = deep_pictures(tmp_path / "own", *NAMES)
+    if kind == "floats":
+        own = float_arrays(tmp_path / "own.npz", *NAMES)
+    said = " ".join(fedrfq("client", exact, "--data", own, expect=2).stderr.split())
+    assert "found the federation with `fedrfq committee init … --window 0:4095`" in said
 
 
 def test_doctor_shows_what_a_client_has_and_what_it_would_send(tmp_path: Path, exact: Path) -> None:

@@ -189,6 +189,9 @@ def init(
     say(console, _about_detector(federation))
     if federation.contract is not None:
         say(console, f"data contract: {federation.contract.about()}")
+        near = federation.contract.near_names()
+        if near is not None:
+            say(console, f"note: the classes {near[0]!r} and {near[1]!r} are nearly the same name")
     # f = ⌊(1−1)/3⌋ = 0: a committee of one tolerates nothing.
     if federation.roster.n == 1:
         say(
