@@ -25,7 +25,7 @@ from fedrfq.learning.public.classifier_file import save_classifiers
 from fedrfq.learning.round_loop import Diverged, LoopState, RoundLoop
 from fedrfq.models.stacked import Params
 from fedrfq.prototypes.fixed_point import Uploads
-from fedrfq.runs import trail
+from fedrfq.runs import failure, trail
 from fedrfq.runs.callbacks import Callback, Callbacks
 from fedrfq.runs.environment import described, differences, environment, here
 from fedrfq.runs.recorded_run import RecordedRun
@@ -182,7 +182,9 @@ class Session:
         self._tell("on_start")
         try:
             yield from self._advance()
-        except Exception:
+        except Exception as error:
+            for run in self.runs:
+                failure.note(run.path, error)
             self._tell("on_end", "failed")
             raise
 
