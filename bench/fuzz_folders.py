@@ -80,7 +80,10 @@ CASES = [
     ("arrays", ["committee", "init", "{scratch}/new", "--like", "{it}/data.npz"]),
     ("arrays", ["predict", "{other}", "0", "{it}/image.png"]),
     # The same data under a data contract, which says how they are read.
-    ("images", ["doctor", "{ward}", "--data", "{it}", "--timeout", "0.1"]),
+    (
+        "images",
+        ["doctor", "{ward}", "--data", "{it}", "--timeout", "0.1", "--page", "{scratch}/it.html"],
+    ),
     ("labelled", ["doctor", "{ward}", "--data", "{it}", "--timeout", "0.1"]),
     ("arrays", ["doctor", "{ward}", "--data", "{it}/data.npz", "--timeout", "0.1"]),
     ("deep", ["doctor", "{ward}", "--data", "{it}", "--timeout", "0.1"]),

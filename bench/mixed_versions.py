@@ -65,19 +65,20 @@ def run(source: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def found(source: Path, folder: Path) -> str:
+def found(source: Path, folder: Path, detector: str) -> str:
     """Found a federation with this program; return its error, or nothing."""
     sets = [part for setting in SETTINGS for part in ("--set", setting)]
     ports = free_ports(1)[0]
     sizes = ["--servers", SERVERS, "--clients", CLIENTS, "--port", ports, "--minimum", CLIENTS]
     # A round needs all clients, so that it shows that each of them takes part.
-    done = run(source, "committee", "init", folder, *sizes, "--deadline", 600, *sets)
+    chosen = ["--set", f"detector.name={detector}"]
+    done = run(source, "committee", "init", folder, *sizes, "--deadline", 600, *sets, *chosen)
     return done.stderr[-300:]
 
 
-def scenario(founder: Path, few: Path, folder: Path) -> dict[str, Any]:
+def scenario(founder: Path, few: Path, folder: Path, detector: str) -> dict[str, Any]:
     """Run a federation of which a few parties have another program."""
-    error = found(founder, folder)
+    error = found(founder, folder, detector)
     if error:
         return {"error": error}
     children = _children(founder, few, folder)
@@ -138,7 +139,7 @@ def _last_error(child: Child) -> str:
     return " ".join(complaints[-1:])[-400:]
 
 
-def tried(revision: str) -> dict[str, Any]:
+def tried(revision: str, detector: str) -> dict[str, Any]:
     """Try both federations with a revision."""
     with tempfile.TemporaryDirectory(prefix="fedrfq-mixed-") as name:
         folder = Path(name)
@@ -146,8 +147,8 @@ def tried(revision: str) -> dict[str, Any]:
         if older is None:
             return {"skipped": "this revision is not in the history here"}
         return {
-            "upgrade": scenario(older, TODAY, folder / "upgrade"),
-            "left behind": scenario(TODAY, older, folder / "left-behind"),
+            "upgrade": scenario(older, TODAY, folder / "upgrade", detector),
+            "left behind": scenario(TODAY, older, folder / "left-behind", detector),
         }
 
 
@@ -155,13 +156,15 @@ def main() -> None:
     """Try the revisions, and print and write what came of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("revisions", nargs="+")
+    parser.add_argument("--detector", default="adaptive")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     described = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
     today = subprocess.run(described, capture_output=True, text=True, check=False).stdout.strip()
-    record: dict[str, Any] = {"revision": today, "rounds": ROUNDS, "older": {}}
+    line = f"python bench/mixed_versions.py --detector {options.detector}"
+    record: dict[str, Any] = {"command": line, "revision": today, "rounds": ROUNDS, "older": {}}
     for revision in options.revisions:
-        record["older"][revision] = tried(revision)
+        record["older"][revision] = tried(revision, options.detector)
         print(revision, json.dumps(record["older"][revision], indent=1), flush=True)
         if options.out is not None:
             options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

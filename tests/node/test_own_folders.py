@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 import time
+from base64 import b64decode
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from fedrfq.cli.data_page import data_page
 from fedrfq.errors import UserError
 from fedrfq.node.client import participant, place
+from fedrfq.node.data_preview import ClassPreview, DataPreview
 from fedrfq.node.membership import founding, identity
 from fedrfq.node.membership.contract_choice import ContractChoice
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
@@ -127,6 +131,34 @@ def test_pictures_of_another_size_are_refused_unless_the_contract_resizes_them(
     large = pictures(tmp_path / "own", same("bag"), size=12)
     said = fedrfq("client", exact, "--data", large, expect=2).stderr
     assert "found 12×12" in " ".join(said.split())
+
+
+def test_doctor_writes_a_page_with_a_picture_of_each_class_for_its_owner_alone(
+    tmp_path: Path, exact: Path
+) -> None:
+    own = pictures(tmp_path / "own", same("bag", "coat"), count=5)
+    page = tmp_path / "data.html"
+    fedrfq("doctor", exact, "--data", own, "--timeout", 0.1, "--page", page, expect=1)
+    text = page.read_text()
+    assert re.findall("<tr><td>([a-z]+)<td>([0-9]+)<td>([0-9]+)<td>", text) == [
+        ("bag", "4", "1"),
+        ("boot", "0", "0"),
+        ("coat", "4", "1"),
+    ]
+    found = [b64decode(part) for part in re.findall('base64,([^"]+)"', text)]
+    means = [np.asarray(Image.open(BytesIO(png))).mean() for png in found]
+    # A bag is dark, a coat is bright.
+    assert [round(mean / 70) for mean in means] == [1, 3]
+    assert page.stat().st_mode & 0o777 == 0o600
+    assert "default-src 'none'" in text
+
+
+def test_a_page_is_only_text_whatever_a_class_is_called() -> None:
+    colour = np.zeros((3, 2, 2), np.uint8)
+    page = data_page(DataPreview((ClassPreview("<script>", 1, 1, colour),), ("a & b",)))
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert "a &amp; b" in page
 
 
 @pytest.mark.parametrize("kind", ["pictures", "floats"])

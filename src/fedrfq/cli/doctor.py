@@ -11,6 +11,7 @@ from rich.table import Column, Table
 
 from fedrfq.cli.completion import complete, dataset_names
 from fedrfq.cli.data_preview import show_data
+from fedrfq.cli.terminal import say
 from fedrfq.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,6 +31,15 @@ def doctor(
             autocompletion=complete(dataset_names),
         ),
     ] = "",
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--page",
+            metavar="FILE.html",
+            help="With --data: also write its classes and pictures to a page, readable by you "
+            "alone.",
+        ),
+    ] = None,
     timeout: Annotated[
         float, typer.Option(min=0.1, help="Seconds to wait for each server to answer.")
     ] = 5.0,
@@ -44,6 +54,8 @@ def doctor(
 
     Example: fedrfq doctor consortium/client-0 --data scans
     """
+    if page is not None and not data:
+        raise UserError("--page shows a client's data: give --data, too")
     from fedrfq.node.ops.doctor import FAILED, OK, Finding, examine
 
     findings = list(examine(folder, patience_s=timeout))
@@ -61,8 +73,18 @@ def doctor(
     console.print(table)
     if found is not None:
         show_data(found, console)
+        if page is not None:
+            _write(found, page)
+            say(console, f"wrote {page}: it shows samples, so keep it to yourself")
     if any(finding.grade == FAILED for finding in findings):
         raise typer.Exit(_FAILED)
+
+
+def _write(found: DataPreview, page: Path) -> None:
+    from fedrfq.cli.data_page import data_page
+    from fedrfq.node.storage.party_folder import write
+
+    write(page, data_page(found).encode(errors="replace"), 0o600)
 
 
 def _preview(folder: Path, data: str) -> DataPreview:
