@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import threading
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,6 +94,30 @@ def test_a_request_is_not_written_through_a_link(tmp_path: Path, shared: Path) -
     assert not (tmp_path / "mine").exists()
 
 
+def test_a_request_is_not_written_to_a_linked_folder(tmp_path: Path, shared: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (shared / "requests").symlink_to(tmp_path / "mine")
+    with pytest.raises(UserError, match="link to another folder"):
+        joining.ask(tmp_path / "ward", shared)
+    assert not list((tmp_path / "mine").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["pipe", "hole", "device"])
+def test_a_hostile_file_in_the_shared_folder_is_refused(
+    asked: Path, shared: Path, kind: str
+) -> None:
+    path = shared / "federation.toml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.touch()
+        os.truncate(path, 1 << 40)
+    with pytest.raises(UserError, match="cannot be read"):
+        joining.await_federation(asked, shared)
+
+
 def test_whoever_may_write_to_the_shared_folder_may_ask(asked: Path, shared: Path) -> None:
     modes = {path.stat().st_mode for path in (shared, shared / "requests")}
     assert len(modes) == 1
@@ -108,22 +132,22 @@ def test_a_federation_without_this_party_is_refused(
         joining.await_federation(tmp_path / "late", shared)
 
 
-def test_a_file_on_its_way_is_waited_for(asked: Path, shared: Path) -> None:
+def test_a_file_on_its_way_is_waited_for(
+    asked: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = found(shared).text
     path = shared / "federation.toml"
-    path.write_text("")
+    path.unlink()
+    # A piece arrives between one look and the next.
+    pieces = iter([text[:0], text[:100], text[:2000], text])
 
-    def arrive() -> None:
-        # More often than it is looked at.
-        for end in range(0, len(text), len(text) // 60):
-            path.write_text(text[:end])
-            time.sleep(0.002)
-        path.write_text(text)
+    def sleep(seconds: float) -> None:
+        piece = next(pieces, None)
+        if piece is not None:
+            path.write_text(piece)
 
-    thread = threading.Thread(target=arrive)
-    thread.start()
+    monkeypatch.setattr(time, "sleep", sleep)
     assert joining.await_federation(asked, shared).federation.text == text
-    thread.join()
 
 
 def test_the_command_shows_the_terms_but_not_the_id(

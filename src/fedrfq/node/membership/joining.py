@@ -15,6 +15,7 @@ from fedrfq.data.contract import listed
 from fedrfq.errors import UserError
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.members import ROLES
+from fedrfq.files.regular import check_folder
 from fedrfq.node.membership.founding import NewKeys, read_request
 from fedrfq.node.membership.identity import (
     Identity,
@@ -57,6 +58,7 @@ def _put(request: Request, shared: Path) -> None:
         make_folder(requests)
         # Whoever may write to the shared folder may ask.
         requests.chmod(stat.S_IMODE(shared.stat().st_mode))
+    check_folder(requests)
     path = requests / f"{request.member.name}.toml"
     if not path.exists():
         write(path, request.text.encode())
