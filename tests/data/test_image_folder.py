@@ -43,7 +43,9 @@ def test_pictures_of_other_kinds_are_not_overlooked(tmp_path: Path, name: str) -
 def test_notes_and_hidden_files_are_nobodys_samples(tmp_path: Path) -> None:
     for name in ("notes.txt", "Thumbs.db", "._0.png"):
         (classes(tmp_path / name) / "bag" / name).write_bytes(b"x")
-        assert len(image_folder.read(tmp_path / name).train_x) == 2
+        (tmp_path / name / ".ipynb_checkpoints").mkdir()
+        found = image_folder.read(tmp_path / name)
+        assert (found.classes, len(found.train_x)) == (("bag", "boot"), 2)
 
 
 @pytest.mark.parametrize("compression", ["raw", "packbits", "tiff_lzw", "tiff_adobe_deflate"])

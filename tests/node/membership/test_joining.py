@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import time
@@ -79,6 +80,20 @@ def test_asking_again_changes_nothing(asked: Path, shared: Path) -> None:
     assert len(founding.requests(shared)) == 2
     with pytest.raises(UserError, match="has keys for the address"):
         joining.ask(asked, shared, ADDRESS)
+
+
+def test_a_full_disk_leaves_no_half_of_a_key(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(UserError, match="No space left"):
+            joining.ask(tmp_path / "ward", shared)
+    joining.ask(tmp_path / "ward", shared)
+    assert [request.member.name for request in founding.requests(shared)] == ["ward"]
 
 
 def test_two_parties_cannot_ask_under_one_name(asked: Path, shared: Path, tmp_path: Path) -> None:
