@@ -207,7 +207,8 @@ class Federation:
             raise UserError(f"{where} describes an impossible federation: {error}") from error
         except _MALFORMED as error:
             raise UserError(
-                f"{where} cannot be read as a federation.toml ({error}): copy it again"
+                f"{where} cannot be read as a federation.toml ({error}): copy it again, or use the"
+                " version of this program that its founder used"
             ) from error
         if not is_exact:
             raise UserError(

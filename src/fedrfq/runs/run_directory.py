@@ -11,6 +11,7 @@ result.json       the summary of a finished run
 result-so-far.json  the same of a run that was stopped early from Python
 privacy.json      with noise: what may be claimed of each client's privacy
 privacy/          with noise: every upload that was drawn, once and for all
+failed.json       why a run failed, until it goes on
 partition.csv     how many samples of each class each client holds
 prototypes.safetensors  what the clients of a finished run sent in the last round, and the result
 public.safetensors  with a public map: every client's classifier of all classes
@@ -51,7 +52,7 @@ from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
 from fedrfq.learning.round_loop import LoopState
 from fedrfq.plugins import PluginMissing
 from fedrfq.prototypes.fixed_point import Globals
-from fedrfq.runs import trail
+from fedrfq.runs import failure, trail
 from fedrfq.runs.recorded_rounds import parsed
 
 CLIENT_COLUMNS = (
@@ -191,8 +192,9 @@ class RunDirectory:
         return None
 
     def drop_result_so_far(self) -> None:
-        """Remove what was written when the run was stopped, as it goes on."""
+        """Remove what was written when the run was stopped or failed, as it goes on."""
         (self.path / SO_FAR).unlink(missing_ok=True)
+        failure.forget(self.path)
 
     def rounds(self) -> list[RoundRecord]:
         """Return the recorded rounds, first to last, without a line that a crash cut short."""

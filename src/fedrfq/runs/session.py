@@ -26,7 +26,7 @@ from fedrfq.learning.round_loop import Diverged, LoopState, RoundLoop
 from fedrfq.models.stacked import Params
 from fedrfq.privacy.drawn_uploads import FOLDER
 from fedrfq.prototypes.fixed_point import Uploads
-from fedrfq.runs import privacy_record, trail
+from fedrfq.runs import failure, privacy_record, trail
 from fedrfq.runs.callbacks import Callback, Callbacks
 from fedrfq.runs.environment import described, differences, environment, here
 from fedrfq.runs.recorded_run import RecordedRun
@@ -185,8 +185,10 @@ class Session:
         self._tell("on_start")
         try:
             yield from self._advance()
-        except Exception:
+        except Exception as error:
             self._keep_last_round()
+            for run in self.runs:
+                failure.note(run.path, error)
             self._tell("on_end", "failed")
             raise
 
