@@ -29,7 +29,7 @@ from rich.table import Table
 import against
 from crowds import Crowds
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
-from testbed import answering, arguments, console, founded, memory, record, servers
+from testbed import answering, arguments, console, cpu_s, founded, memory, record, servers
 
 # The targets. Commits per second, by servers and clients:
 TARGETS = {
@@ -93,9 +93,14 @@ async def measure(cluster: Cluster, plan: Plan) -> dict[str, Any]:
 
 async def _stages(cluster: Cluster, crowd: Crowds, plan: Plan) -> dict[str, Any]:
     roster = cluster.federation.roster
+    servers = [child.pid for child in cluster.children.values()]
     await _rate(crowd, plan.warm)
+    before = cpu_s(servers), cpu_s(crowd.pids)
     rate, latencies = await _rate(crowd, plan.rounds)
     figures: dict[str, Any] = {"commits_s": rate, **_latencies(latencies)}
+    spent = cpu_s(servers) - before[0], cpu_s(crowd.pids) - before[1]
+    figures["cpu_ms_servers"], figures["cpu_ms_clients"] = (1000 * s / plan.rounds for s in spent)
+    figures["cpu_ms"] = figures["cpu_ms_servers"] + figures["cpu_ms_clients"]
     figures["memory"] = max(memory(child.pid)["peak"] for child in cluster.children.values())
     figures["silent_leader_timeouts"] = [await _silence(cluster, crowd) for _ in range(_SILENCES)]
     for dead in range(roster.n - roster.f, roster.n):
