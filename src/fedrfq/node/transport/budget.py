@@ -144,10 +144,15 @@ class Bucket:
 
     def spend(self, amount: float, now: float) -> float:
         """Take the amount and return the seconds until the debt is repaid; 0 if there is none."""
-        refill = (now - self._updated) * self._rate
-        self._tokens = min(self._burst, self._tokens + refill) - amount
+        tokens = self._tokens + (now - self._updated) * self._rate
+        # Comparisons instead of `min` and `max`: this is done twice for everything that is read.
+        if tokens > self._burst:
+            tokens = self._burst
+        self._tokens = tokens - amount
         self._updated = now
-        return max(0.0, -self._tokens / self._rate)
+        if self._tokens >= 0:
+            return 0.0
+        return -self._tokens / self._rate
 
 
 class Allowance:
