@@ -63,7 +63,6 @@ __all__ = [
     "PREPREPARE",
     "PROPOSAL",
     "RECEIPT",
-    "RUN",
     "SIGNATURE",
     "SIGNED",
     "UPLOAD",
@@ -100,7 +99,6 @@ __all__ = [
 ]
 
 _HEADER = struct.Struct("<8sB32sI")  # tag with version, kind, run, round
-RUN = slice(9, 41)  # where a message has its run
 _UPLOAD = struct.Struct("<II")  # client, size
 _PROPOSAL = struct.Struct("<HI")  # server, size
 _RECEIPT = struct.Struct("<HI32s")  # server, client, digest

@@ -38,8 +38,6 @@ class Reader:
     `sizes` bounds the numbers of items: reading an item costs far more than its bytes.
     """
 
-    __slots__ = ("at", "data", "sizes")
-
     def __init__(self, data: bytes, sizes: Sizes = _UNLIMITED) -> None:
         self.data = data
         self.sizes = sizes

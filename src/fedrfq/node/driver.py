@@ -36,7 +36,6 @@ from fedrfq.consensus.events import (
     Waiting,
 )
 from fedrfq.consensus.messages import (
-    RUN,
     AnyMessage,
     Cert,
     ChangeProposal,
@@ -214,7 +213,7 @@ class Driver:
         What no honest party would send as a message costs the peer its connection.
         """
         # Another run may have more parties, and so larger messages.
-        if data[RUN] != self._run and run_of(data) not in (None, self._run):
+        if run_of(data) not in (None, self._run):
             if not self.take_elsewhere(peer, data):
                 self.counts["messages of another run"] += 1
             return None

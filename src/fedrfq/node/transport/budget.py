@@ -144,15 +144,10 @@ class Bucket:
 
     def spend(self, amount: float, now: float) -> float:
         """Take the amount and return the seconds until the debt is repaid; 0 if there is none."""
-        tokens = self._tokens + (now - self._updated) * self._rate
-        # Comparisons instead of `min` and `max`: this is done twice for everything that is read.
-        if tokens > self._burst:
-            tokens = self._burst
-        self._tokens = tokens - amount
+        refill = (now - self._updated) * self._rate
+        self._tokens = min(self._burst, self._tokens + refill) - amount
         self._updated = now
-        if self._tokens >= 0:
-            return 0.0
-        return -self._tokens / self._rate
+        return max(0.0, -self._tokens / self._rate)
 
 
 class Allowance:
