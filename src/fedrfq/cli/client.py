@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 
 from fedrfq.cli.completion import complete, dataset_names
-from fedrfq.cli.options import Device, LogFormat, LogLevel, StatusPort
+from fedrfq.cli.modules import module_giver
+from fedrfq.cli.options import Device, LogFormat, LogLevel, Modules, StatusPort
 from fedrfq.cli.terminal import progress
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def client(
     device: Device = "auto",
     status_port: StatusPort = 0,
     once: Annotated[bool, typer.Option("--once", help="Stop after one round.")] = False,
+    module: Modules = None,
     log_format: LogFormat = "text",
     log_level: LogLevel = "info",
 ) -> None:
@@ -57,7 +59,8 @@ def client(
     # The bar must exist before the log, whose lines then appear above it.
     with _progress() as on_round:
         logs.begin(log_format, log_level)
-        ended = attend(folder, data, torch_device, once, on_round, status_port)
+        prepare = module_giver(module or [])
+        ended = attend(folder, data, torch_device, once, on_round, status_port, prepare)
         if ended.accuracies is None or not (ended.finished or once):
             logs.log_event("stopped", after_round=ended.round)
             return
