@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -19,16 +21,16 @@ CPU = torch.device("cpu")
 def test_two_classes_by_hand() -> None:
     """Samples vary along the last of four values only: three quarters of the values are quiet.
 
-    Along these the classes are 2 apart: 1 from their mean each, and twice that for two classes, so
-    the noise has the variance 2. Along the last they are 6 apart: 2·3² − 2 = 16 besides noise. Its
-    flattened variance is 0.7·10 + 0.3·2.5 = 7.75, so classes differ by 16/7.75 of the variance.
+    Along these the classes are 1 from their middle: noise of 1². Along the last they are 3 from it:
+    3² − 1² = 8 besides noise. Its flattened variance is 0.7·10 + 0.3·2.5 = 7.75, so classes differ
+    by 8/7.75 of the variance.
     """
     means = torch.tensor([[1.0, -1.0, 1.0, 3.0], [-1.0, 1.0, -1.0, -3.0]]).double()
     found = denoised(means, torch.diag(torch.tensor([0.0, 0.0, 0.0, 10.0])).double())
-    # Along a quiet value 0.75·16/7.75 = 1.548 are expected: 1.548 / 3.548 of it stay.
+    # Along a quiet value 0.75·8/7.75 = 0.774 is expected: 0.774 / 1.774 of it stays.
     quiet = 0.4364
-    assert found[0].tolist() == pytest.approx([quiet, -quiet, quiet, 3 * 16 / 18], abs=1e-3)
-    assert found[1].tolist() == pytest.approx([-quiet, quiet, -quiet, -3 * 16 / 18], abs=1e-3)
+    assert found[0].tolist() == pytest.approx([quiet, -quiet, quiet, 3 * 8 / 9], abs=1e-3)
+    assert found[1].tolist() == pytest.approx([-quiet, quiet, -quiet, -3 * 8 / 9], abs=1e-3)
 
 
 def _classes(noise: list[float], seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -56,7 +58,7 @@ def test_more_noise_shrinks_more() -> None:
     for noise in (0.3, 1.0, 3.0, 10.0):
         _, noisy_CV, covariance_VV = _classes([noise] * 10)
         shares.append(_apart(denoised(noisy_CV, covariance_VV)) / _apart(noisy_CV))
-    for less, more in zip(shares, shares[1:], strict=False):
+    for less, more in pairwise(shares):
         assert (more < less).all()
 
 
@@ -92,10 +94,10 @@ def test_noise_without_any_signal_draws_all_classes_together() -> None:
     assert _apart(found_CV).max() < 1e-3
 
 
-@pytest.mark.parametrize("classes", [0, 1])
-def test_of_one_class_nothing_can_be_told(classes: int) -> None:
-    means_CV = torch.ones(classes, 4).double()
-    assert torch.equal(denoised(means_CV, torch.eye(4).double()), means_CV)
+@pytest.mark.parametrize(("classes", "values"), [(0, 4), (1, 4), (3, 1)])
+def test_of_one_class_or_value_nothing_can_be_told(classes: int, values: int) -> None:
+    means_CV = torch.arange(classes * values).reshape(classes, values).double()
+    assert torch.equal(denoised(means_CV, torch.eye(values).double()), means_CV)
 
 
 def test_without_any_variance_nothing_can_be_told() -> None:

@@ -30,25 +30,23 @@ _ALMOST_0 = 1e-9
 def denoised(means_CV: Tensor, covariance_VV: Tensor) -> Tensor:
     """Return the means of classes less their noise, given the covariance of the client's samples.
 
-    Of a single class, or without any variance, nothing can be told: means stay as they are.
+    Of a single class or value, or without any variance, nothing can be told: means stay as they are.
     """
-    classes = len(means_CV)
     variance_V, directions_VV = torch.linalg.eigh(covariance_VV)
-    if classes < 2 or not variance_V.sum() > 0:
+    if min(means_CV.shape) < 2 or not variance_V.sum() > 0:
         return means_CV
     variance_V = variance_V.clamp_min(0).lerp(variance_V.mean(), _FLATNESS)
     quiet = int(_QUIET * len(variance_V))
     along_CV = means_CV @ directions_VV
-    # Squares about the middle of C classes are too small by about (C − 1) / C.
-    unbias = classes / (classes - 1)
-    # The median, because a class of few samples may be nothing but noise, and a large one.
+    # The median, because a class of few samples may be nothing but noise, and a large one. Squares
+    # about the middle of C classes are too small by about 1/C: all of them, so that it cancels out.
     apart_CV = along_CV - along_CV.quantile(0.5, dim=0)
-    noise_C1 = unbias * apart_CV[:, :quiet].square().mean(1, keepdim=True).clamp_min(_ALMOST_0)
+    noise_C1 = apart_CV[:, :quiet].square().mean(1, keepdim=True).clamp_min(_ALMOST_0)
     # From here on, classes with less noise have a larger say.
     weight_C1 = 1 / noise_C1 / (1 / noise_C1).sum()
     centre_V = (weight_C1 * along_CV).sum(0)
     apart_CV = along_CV - centre_V
-    signal_CV = unbias * apart_CV.square() - noise_C1
+    signal_CV = apart_CV.square() - noise_C1
     ratio = (weight_C1 * signal_CV)[:, quiet:].sum(0).mean() / variance_V[quiet:].mean()
     expected_V = variance_V * ratio.clamp_min(_ALMOST_0)
     kept_CV = expected_V / (expected_V + noise_C1)
