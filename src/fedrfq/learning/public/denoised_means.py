@@ -30,7 +30,7 @@ _ALMOST_0 = 1e-9
 def denoised(means_CV: Tensor, covariance_VV: Tensor) -> Tensor:
     """Return the means of classes less their noise, given the covariance of the client's samples.
 
-    Of a single class or value, or without any variance, nothing can be told: means stay as they are.
+    Of one class or value, or without any variance, nothing can be told: means stay as they are.
     """
     variance_V, directions_VV = torch.linalg.eigh(covariance_VV)
     if min(means_CV.shape) < 2 or not variance_V.sum() > 0:
