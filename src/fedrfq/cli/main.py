@@ -27,6 +27,7 @@ from fedrfq.cli import (
     flower,
     keys,
     local_cluster,
+    privacy,
     report,
     reproduce,
     run,
@@ -115,6 +116,7 @@ app.command(rich_help_panel=_EXPERIMENTS)(finished_run.predict)
 app.command(rich_help_panel=_EXPERIMENTS)(finished_run.export)
 app.command(rich_help_panel=_EXPERIMENTS)(config.config)
 app.command("list", rich_help_panel=_EXPERIMENTS)(config.list_)
+app.command(rich_help_panel=_EXPERIMENTS)(privacy.privacy)
 app.add_typer(data.app, name="data", rich_help_panel=_EXPERIMENTS)
 app.command(rich_help_panel=_STUDIES)(compare.compare)
 app.command(rich_help_panel=_STUDIES)(compare.robustness)

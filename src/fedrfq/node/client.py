@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from fedrfq.federation.public_task import PublicTask
 from fedrfq.files import toml
 from fedrfq.learning.public.exchange import public_task
 from fedrfq.node import hosting, local_dataset
+from fedrfq.node.client_privacy import ClientPrivacy
 from fedrfq.node.driver import Driver
 from fedrfq.node.learner import Learner, News
 from fedrfq.node.local_dataset import LocalDataset
@@ -112,7 +113,7 @@ class ClientProcess:
         self._learner.on_round = self._completed
         self._compactor = LogCompactor(self._store, self._audit)
         self._rounds = epochs.rounds_left(identity)
-        self._tracker = ClientTracker(identity, self._client, self._rounds)
+        self._tracker = ClientTracker(identity, self._client, self._rounds, participant.privacy)
         self._driver.on_persisted = self._tracker.persisted
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stop_requested = asyncio.Event()
@@ -319,8 +320,13 @@ def local_data(identity: Identity, data: str) -> tuple[Experiment, int, LocalDat
     return experiment, client, local
 
 
-def participant(identity: Identity, data: str, device: torch.device) -> Participant:
-    """Return the learning of a client, on `data`: the name of a dataset, or a path."""
+def participant(
+    identity: Identity, data: str, device: torch.device, classes: Sequence[str] = ()
+) -> Participant:
+    """Return the learning of a client, on `data`: the name of a dataset, or a path.
+
+    `classes` are those that it declares, where noise hides which of them it has samples of.
+    """
     folder = identity.folder
     experiment, client, local = local_data(identity, data)
     contract = identity.federation.contract
@@ -337,7 +343,24 @@ def participant(identity: Identity, data: str, device: torch.device) -> Particip
         run=identity.federation.roster.run.hex(),
         member=~identity.party,
         before=epochs.rounds_before(folder),
+        privacy=_privacy(identity, experiment, local, classes),
     )
+
+
+def _privacy(
+    identity: Identity, experiment: Experiment, local: LocalDataset, classes: Sequence[str]
+) -> ClientPrivacy | None:
+    """Return what the client promises its samples; None where no noise was agreed on."""
+    task = identity.federation.task.public
+    if task is None or task.privacy is None:
+        if classes:
+            raise UserError(
+                "--classes: the federation adds no noise, so classes without samples are not"
+                " uploaded; leave it out"
+            )
+        return None
+    run = identity.federation.roster.run.hex()
+    return ClientPrivacy.of(experiment, task, local, identity.folder, run, classes)
 
 
 def _place(identity: Identity, experiment: Experiment, data: str) -> int:
@@ -367,7 +390,8 @@ def _experiment(identity: Identity) -> Experiment:
 def _check_public(identity: Identity, experiment: Experiment) -> None:
     """Check that this program makes of the experiment the public map that the members agreed on."""
     agreed = identity.federation.task.public
-    found = public_task(experiment.public, identity.federation.task.classes)
+    classes = identity.federation.task.classes
+    found = public_task(experiment.public, classes, experiment.privacy)
     for field in fields(PublicTask):
         expected = getattr(agreed, field.name, None)
         here = getattr(found, field.name, None)
@@ -386,12 +410,13 @@ def attend(
     once: bool = False,
     on_round: Callable[[HistoryLine], None] = _ignore,
     status_port: int = 0,
+    classes: Sequence[str] = (),
 ) -> ClientEnded:
     """Take part in the federation of this folder, and in its successors, to the end."""
     while True:
         epochs.complete_activation(folder)
         identity = load(folder)
-        learning = participant(identity, data, device)
+        learning = participant(identity, data, device, classes)
         ended = asyncio.run(_attend(identity, learning, once, on_round, status_port))
         if not ended.successor or once:
             return ended
