@@ -32,7 +32,7 @@ def denoised(means_CV: Tensor, covariance_VV: Tensor) -> Tensor:
 
     Of one class or value, or without any variance, nothing can be told: means stay as they are.
     """
-    variance_V, directions_VV = torch.linalg.eigh(covariance_VV)
+    variance_V, directions_VV = principal_directions(covariance_VV)
     if min(means_CV.shape) < 2 or not variance_V.sum() > 0:
         return means_CV
     variance_V = variance_V.clamp_min(0).lerp(variance_V.mean(), _FLATNESS)
@@ -51,3 +51,9 @@ def denoised(means_CV: Tensor, covariance_VV: Tensor) -> Tensor:
     expected_V = variance_V * ratio.clamp_min(_ALMOST_0)
     kept_CV = expected_V / (expected_V + noise_C1)
     return (centre_V + kept_CV * apart_CV) @ directions_VV.mT
+
+
+def principal_directions(covariance_VV: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the variances along the principal directions, least first, and the directions."""
+    values_V, vectors_VV = torch.linalg.eigh(covariance_VV)
+    return values_V, vectors_VV
