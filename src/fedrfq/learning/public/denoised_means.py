@@ -18,8 +18,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# The share of directions in which differences of classes are taken for noise. Chosen, like the
-# flatness, on samples held back from training (`results/privacy/choices.json`).
+# The share of directions in which differences of classes are taken for noise. Like the flatness, it
+# was chosen on samples held back from training, of few seeds: one of CIFAR-10, two of MNIST and two
+# of mnist5k. `bench/private_map.py --choose` repeats such a choice.
 _QUIET = 0.75
 # Classes differ in proportion to their samples' variance, of which this share is the average over
 # all directions: few samples of few classes do not show every direction in which classes differ.
