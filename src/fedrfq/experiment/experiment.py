@@ -374,6 +374,9 @@ class Experiment:
         if not self.public.used:
             # Experiments from before there were public maps keep their hashes, too.
             del table["public"]
+        elif not self.public.centred:
+            # … and those from before maps could be centred.
+            del table["public"]["centred"]
         if not self.privacy.used:
             # … and those from before there was noise.
             del table["privacy"]

@@ -46,7 +46,12 @@ class PublicShard:
     def _exchange(self) -> PublicExchange:
         local = self._local
         return PublicExchange.of(
-            self._map, local.partition, self._labels, local.dataset, self._device
+            self._map,
+            local.partition,
+            self._labels,
+            local.dataset,
+            self._device,
+            noisy=self._experiment.privacy.used,
         )
 
     @cached_property

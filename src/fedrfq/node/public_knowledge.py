@@ -37,7 +37,9 @@ class PublicKnowledge:
         privacy: ClientPrivacy | None = None,
     ) -> None:
         labels = [local.dataset.train_y[index] for index in local.partition.train]
-        self._exchange = PublicExchange.of(map_, local.partition, labels, local.dataset, device)
+        self._exchange = PublicExchange.of(
+            map_, local.partition, labels, local.dataset, device, noisy=privacy is not None
+        )
         self._tests_NV = vectors_of_tests(map_, local.dataset, local.partition, device)
         self._common_NV = None
         if local.common is not None:
