@@ -46,6 +46,7 @@ LAYERS = [
     "node.ops",
     "node",
     "runs",
+    "leakage",
     "studies",
     "paper",
     "report",
