@@ -104,6 +104,8 @@ class Shard:
         self, experiment: Experiment, clients: Sequence[int], data: ShardData, device: torch.device
     ) -> None:
         self.experiment = experiment
+        if experiment.privacy.used:
+            raise UserError("privacy.noise is added in `fedrfq run` only: remove [privacy]")
         self.clients = tuple(clients)
         self.device = device
         self.dataset = data.local.dataset

@@ -94,6 +94,8 @@ class Participant:
         before: int = 0,
     ) -> None:
         _check_method(experiment)
+        if experiment.privacy.used:
+            raise UserError("privacy.noise is added in `fedrfq run` only: remove [privacy]")
         self.experiment = replace(experiment, train=replace(experiment.train, alone=True))
         self.client = client
         self.device = device

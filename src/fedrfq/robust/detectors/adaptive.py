@@ -68,6 +68,7 @@ class AdaptiveDetector(Detector):
     lone: str = option("apart", LONE_WORDS, one_of(LONE))
 
     exact: ClassVar[bool] = True
+    knows_noise: ClassVar[bool] = True
 
     def start(self, clients: int) -> State:
         return {"record": np.full(clients, UNIT, np.int64)}

@@ -2,7 +2,8 @@
 
 Two clients *disagree* by the root of the mean squared distance of their prototypes, over the
 classes that both of them sent. Clients without a common class do not disagree. It depends on these
-two uploads alone: nobody else can change it.
+two uploads alone: nobody else can change it. Where clients add noise for their samples' privacy,
+what that noise explains is no disagreement.
 
 What m liars cannot make up, of whatever they send:
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from fedrfq.prototypes.fixed_point import Ints, Uploads
 from fedrfq.robust.distances import Points, isqrt
+from fedrfq.robust.honest_noise import noise_squares
 
 
 def disagreements(uploads: Uploads) -> Ints:
@@ -34,7 +36,11 @@ def disagreements(uploads: Uploads) -> Ints:
     product_KK = (points.values_NV @ points.values_NV.T).astype(np.int64)
     apart_KK = theirs_KK + theirs_KK.T - 2 * product_KK
     classes_KK = (common_KJ @ common_KJ.T).astype(np.int64)
-    mean_KK = apart_KK // np.maximum(classes_KK, 1)
+    # Twice what is usual, because noise is sometimes more than that.
+    noise_KJ = 2 * noise_squares(uploads, 2 * points.shift)
+    noise_KK = noise_KJ @ held_KJ.T.astype(np.int64)
+    unexplained_KK = np.maximum(apart_KK - noise_KK - noise_KK.T, 0)
+    mean_KK = unexplained_KK // np.maximum(classes_KK, 1)
     return isqrt(mean_KK) << points.shift
 
 
