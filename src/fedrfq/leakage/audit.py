@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -22,14 +22,15 @@ from fedrfq.leakage.known_others import without_noise
 from fedrfq.leakage.likelihood_ratio import inverse_covariance
 from fedrfq.leakage.membership import Recorded, UploadForm, attacked, forms
 from fedrfq.leakage.rebuilt import PublicPool, Rebuilt, drawn, rebuilt
-from fedrfq.leakage.record import MembershipRow, LeakageFigures
+from fedrfq.leakage.record import LeakageFigures, MembershipRow
 from fedrfq.leakage.roc import Floats, Roc
 from fedrfq.leakage.shadows import Seen, TrainedStack, trained
+from fedrfq.leakage.with_noise import NoisyForm, known_others
 from fedrfq.learning.draws import attackers, deal
 from fedrfq.learning.public.features import vectors
 from fedrfq.methods import METHODS
 from fedrfq.models.stacked import LAYOUTS
-from fedrfq.prototypes.fixed_point import Precision
+from fedrfq.prototypes.fixed_point import FRACTION_BITS, Precision
 from fedrfq.prototypes.pooling import Pool
 from fedrfq.runs.environment import here
 from fedrfq.runs.run_directory import RunDirectory
@@ -46,6 +47,8 @@ _MAP_SHADOWS = 24
 _BITS = (8, 4)
 # Clients of all federations together: it bounds memory and time.
 _MAX_CLIENTS = 50_000
+# Questions to noisy uploads by who knows all others; each takes fresh noise.
+_QUESTIONS = 2000
 _UNPOOLED = Pool("none")
 _SHADOW = "with shadows"
 _RUN_ALONE = "with shadows, on this run alone"
@@ -145,16 +148,20 @@ class LeakageAudit:
         return vectors(self.experiment.public, self.dataset, "train", index_N, torch.device("cpu"))
 
     def _on_map(self) -> list[MembershipRow]:
-        """Attack the means on the public map."""
-        shadows = max(self.shadows, _MAP_SHADOWS)
-        asked = self._asked(shadows)
-        weigh_VV = inverse_covariance(self._map_covariance())
+        """Attack the means on the public map: as they were sent, and without noise."""
+        asked = self._asked(max(self.shadows, _MAP_SHADOWS))
+        seen = [Seen.of(one, self._on_all(one)) for one in asked]
+        covariance_VV = self._map_covariance()
         rows = []
+        if self.experiment.privacy.used:
+            rows += self._with_noise(seen, covariance_VV)
+        weigh_VV = inverse_covariance(covariance_VV)
         sent = Precision(self.experiment.public.bits)
         for number, form in enumerate(forms(_UNPOOLED, sent, _BITS)):
             self.told("membership on the public map", number, 1 + len(_BITS))
             name = f"means on the public map, {form.precision.bits} bits"
-            seen = list(self._seen_on_map(asked, shadows))
+            if self.experiment.privacy.used:
+                name += ", had there been no noise"
             success = attacked(seen, form, {}, self._rng(1), weigh_VV)
             rows.append(_row(name, _SHADOW, success.alike))
             if not number:
@@ -162,11 +169,30 @@ class LeakageAudit:
             rows.append(_row(name, _KNOWS_OTHERS, without_noise(seen, form).roc(self._rng(2))))
         return rows
 
-    def _seen_on_map(self, asked: Sequence[Candidates], shadows: int) -> Iterator[Seen]:
+    def _with_noise(self, seen: list[Seen], covariance_VV: Floats) -> list[MembershipRow]:
+        """Attack statistics with the run's noise, drawn as its clients drew it."""
+        self.told("membership on the public map, with noise", 0, 1)
+        map_ = self.experiment.public
+        scale = self.experiment.privacy.scale(map_.limit(), map_.values())
+        form = NoisyForm(scale, Precision(map_.bits))
+        # A mean's noise is that of the sum, divided by the count.
+        noise = (scale.sigma / 2.0**FRACTION_BITS) ** 2
+        members = np.mean([one.asked.members for one in seen])
+        known_VV = covariance_VV + noise / members * np.eye(len(covariance_VV))
+        name = f"noisy means on the public map, {map_.bits} bits, noise {scale.sigma}"
+        success = attacked(seen, form, {}, self._rng(1), inverse_covariance(known_VV))
+        classes = [one.own_FND[0].numpy() for one in seen]
+        knowing = known_others(classes, form, _QUESTIONS).roc(self._rng(2))
+        return [
+            _row(name, _SHADOW, success.alike, form.most),
+            _row(name, _RUN_ALONE, success.run, form.most),
+            _row(name, _KNOWS_OTHERS, knowing, form.most),
+        ]
+
+    def _on_all(self, one: Candidates) -> Tensor:
         """Return the candidates' vectors, which are the same in all federations."""
-        for one in asked:
-            z_CV = self._vectors(one.index_C)
-            yield Seen.of(one, z_CV.expand(1 + shadows, -1, -1))
+        z_CV = self._vectors(one.index_C)
+        return z_CV.expand(len(one.held_FC), -1, -1)
 
     def _map_covariance(self) -> Floats:
         """Return how vectors of one class vary: known from images that nobody holds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.random import Generator
@@ -20,9 +21,21 @@ from fedrfq.prototypes.pooling import Pool
 Recorded = dict[tuple[int, int], Ints]
 
 
+class Form(Protocol):
+    """What becomes of features on their way into an upload."""
+
+    def uploads(self, own_FND: Tensor) -> Floats:
+        """Return each federation's upload of these samples of a class."""
+        ...
+
+    def features(self, targets_FTD: Tensor) -> Floats:
+        """Return what each target adds to a mean."""
+        ...
+
+
 @dataclass(frozen=True)
 class UploadForm:
-    """What becomes of features on their way into an upload."""
+    """Uploads without noise: features are pooled, averaged, and rounded to the message's grid."""
 
     pool: Pool
     precision: Precision
@@ -49,7 +62,7 @@ class Success:
 
 def attacked(
     seen: Iterable[Seen],
-    form: UploadForm,
+    form: Form,
     recorded: Recorded,
     rng: Generator,
     weigh_VV: Floats | None = None,

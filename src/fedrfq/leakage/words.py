@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedrfq.leakage.class_counts import CountFigures
-from fedrfq.leakage.record import MembershipRow, LeakageFigures
+from fedrfq.leakage.record import LeakageFigures, MembershipRow
 
 Rows = list[tuple[str, ...]]
 
