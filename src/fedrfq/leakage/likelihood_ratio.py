@@ -44,7 +44,10 @@ def log_ratios(
     gap_F1 = (inside_FT - outside_FT).mean(1, keepdims=True)
     spread_FT = scores_FT - np.where(member_FT, inside_FT, outside_FT)
     variance = float((spread_FT**2).mean()) + 1e-300
-    middle_FT = (inside_FT + outside_FT) / 2
+    # Of all shadows, not between both means: the mean of fewer shadows varies more, and the ratio
+    # would then tell by itself whether the victim is among those with the target.
+    everyone_FT = np.ones_like(member_FT)
+    middle_FT = _mean_of_others(scores_FT, everyone_FT)
     ratios_FT: Floats = gap_F1 * (scores_FT - middle_FT) / variance
     return ratios_FT
 

@@ -8,6 +8,7 @@ few to measure anything by.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from fedrfq.leakage.known_others import best_auc
 from fedrfq.leakage.roc import Floats, Scored
+from fedrfq.privacy.discrete_gaussian import Source
 from fedrfq.privacy.mechanism import NoisyStatistics, clipped, noisy_statistics
 from fedrfq.prototypes.fixed_point import FRACTION_BITS, Ints, Precision
 from fedrfq.prototypes.noise_scale import NoiseScale
@@ -30,6 +32,7 @@ class NoisyForm:
 
     scale: NoiseScale
     precision: Precision
+    source: Source = os.urandom
 
     def uploads(self, own_FND: Tensor) -> Floats:
         """Return each federation's upload: a noisy mean."""
@@ -44,7 +47,9 @@ class NoisyForm:
     def drawn(self, own_ND: NDArray[np.floating]) -> NoisyStatistics:
         """Return what a client uploads of samples of one class, with fresh noise."""
         labels_N = np.zeros(len(own_ND), np.int64)
-        return noisy_statistics(own_ND, labels_N, _ONE_CLASS, self.scale, self.precision)
+        return noisy_statistics(
+            own_ND, labels_N, _ONE_CLASS, self.scale, self.precision, source=self.source
+        )
 
     @property
     def most(self) -> float:

@@ -12,6 +12,7 @@ result-so-far.json  the same of a run that was stopped early from Python
 partition.csv     how many samples of each class each client holds
 prototypes.safetensors  what the clients of a finished run sent in the last round, and the result
 public.safetensors  with a public map: every client's classifier of all classes
+leakage.json, leakage.png  what `fedrfq audit-privacy` won from the uploads
 
 With a committee, so that `fedrfq verify` can check every decision:
 federation.toml   its public keys and what it computes; the run's id is this file's hash
