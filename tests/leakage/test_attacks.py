@@ -98,12 +98,12 @@ def test_what_the_run_recorded_is_attacked_and_not_what_was_computed_again(rng):
 
 
 def test_who_knows_all_others_wins_without_noise(rng):
-    assert without_noise(_seen(rng, 5), FORM).roc(rng).auc.value == 1
+    assert without_noise(_seen(rng, 5), FORM).roc(rng).auc.value == pytest.approx(1)
 
 
 def test_who_knows_all_others_wins_less_on_a_coarser_grid(rng):
     coarse = UploadForm(Pool("none"), Precision(4))
-    assert without_noise(_seen(rng, 40, clients=3), coarse).roc(rng).auc.value < 1
+    assert without_noise(_seen(rng, 40, clients=3), coarse).roc(rng).auc.value < 0.999
 
 
 def _noisy(rng, noise, questions=2400):

@@ -23,7 +23,10 @@ from fedrfq.privacy.mechanism import NoisyStatistics, clipped, noisy_statistics
 from fedrfq.prototypes.fixed_point import FRACTION_BITS, Ints, Precision
 from fedrfq.prototypes.noise_scale import NoiseScale
 
-_ONE_CLASS = np.ones(1, np.bool_)
+# The vectors of some samples.
+Vectors = NDArray[np.floating]
+# Questions whose noise is drawn at once.
+_TOGETHER = 100
 
 
 @dataclass(frozen=True)
@@ -36,19 +39,27 @@ class NoisyForm:
 
     def uploads(self, own_FND: Tensor) -> Floats:
         """Return each federation's upload: a noisy mean."""
-        drawn = [self.drawn(own_ND.numpy()) for own_ND in own_FND]
-        return np.concatenate([one.values_JV for one in drawn]) / 2.0**FRACTION_BITS
+        return self.drawn(list(own_FND.numpy())).values_JV / 2.0**FRACTION_BITS
 
     def features(self, targets_FTD: Tensor) -> Floats:
         """Return what each target adds to a mean."""
         features: Floats = targets_FTD.double().numpy()
         return features
 
-    def drawn(self, own_ND: NDArray[np.floating]) -> NoisyStatistics:
-        """Return what a client uploads of samples of one class, with fresh noise."""
-        labels_N = np.zeros(len(own_ND), np.int64)
+    def drawn(self, uploads: Sequence[Vectors]) -> NoisyStatistics:
+        """Return what clients upload of samples of one class each, with fresh noise.
+
+        Every upload is drawn as if it were a class of one client: noise is independent anyway.
+        """
+        labels_N = np.repeat(np.arange(len(uploads)), [len(own_NV) for own_NV in uploads])
+        declared_J = np.ones(len(uploads), np.bool_)
         return noisy_statistics(
-            own_ND, labels_N, _ONE_CLASS, self.scale, self.precision, source=self.source
+            np.concatenate(uploads),
+            labels_N,
+            declared_J,
+            self.scale,
+            self.precision,
+            source=self.source,
         )
 
     @property
@@ -58,44 +69,43 @@ class NoisyForm:
         return best_auc(sensitivity / self.scale.sigma)
 
 
-def known_others(
-    classes: Sequence[NDArray[np.floating]], form: NoisyForm, questions: int
-) -> Scored:
+def known_others(classes: Sequence[Vectors], form: NoisyForm, questions: int) -> Scored:
     """Ask whether a sample was there, half of the time when it was; all others are known.
 
     `classes` has the vectors of some uploads' samples; each question is about one of them.
     """
-    scores = []
-    members = []
-    groups = []
-    for number in range(questions):
-        group = number // 2 % len(classes)
-        own_NV = classes[group]
-        target = number // (2 * len(classes)) % len(own_NV)
-        is_member = number % 2 == 0
-        others_NV = np.delete(own_NV, target, 0)
-        sent = form.drawn(own_NV if is_member else others_NV)
-        scores.append(_score(sent, others_NV, own_NV[target], form.scale))
-        members.append(is_member)
-        # Noise is fresh in every question, so each one stands for itself.
-        groups.append(number // 2)
-    return Scored(np.array(scores), np.array(members), np.array(groups))
+    scores: list[float] = []
+    for first in range(0, questions, _TOGETHER):
+        asked = [_question(classes, n) for n in range(first, min(first + _TOGETHER, questions))]
+        sent = form.drawn([own_NV for own_NV, _, _ in asked])
+        for count, values_V, (_, others_NV, target_V) in zip(
+            sent.counts_J.tolist(), sent.values_JV, asked, strict=True
+        ):
+            scores.append(_score(count, values_V, others_NV, target_V, form.scale))
+    numbers = np.arange(questions)
+    # Noise is fresh in every question, so each pair of them stands for itself.
+    return Scored(np.array(scores), numbers % 2 == 0, numbers // 2)
+
+
+def _question(classes: Sequence[Vectors], number: int) -> tuple[Vectors, Vectors, Vectors]:
+    """Return the samples behind an upload, all but the target, and the target.
+
+    The target is among the samples in questions of even numbers.
+    """
+    own_NV = classes[number // 2 % len(classes)]
+    target = number // (2 * len(classes)) % len(own_NV)
+    others_NV = np.delete(own_NV, target, 0)
+    if number % 2 == 0:
+        return own_NV, others_NV, own_NV[target]
+    return others_NV, others_NV, own_NV[target]
 
 
 def _score(
-    sent: NoisyStatistics,
-    others_NV: NDArray[np.floating],
-    target_V: NDArray[np.floating],
-    scale: NoiseScale,
+    count: int, values_V: Ints, others_NV: Vectors, target_V: Vectors, scale: NoiseScale
 ) -> float:
-    """Return how far the upload lies from the others' sum in the direction of the target."""
-    moved_V = _whole(target_V[None], scale)[0]
-    known_V = _whole(others_NV, scale).sum(0)
-    count = int(sent.counts_J[0])
-    rest_V = count * sent.values_JV[0] - known_V
+    """Return how far an upload lies from the others' sum in the direction of the target."""
+    moved_V = clipped(target_V[None], scale.length)[0]
+    known_V = clipped(others_NV, scale.length).sum(0)
+    rest_V = (count * values_V - known_V).astype(np.float64)
     counted = (count - len(others_NV)) * scale.one**2
-    return float(rest_V.astype(np.float64) @ moved_V) + counted
-
-
-def _whole(z_NV: NDArray[np.floating], scale: NoiseScale) -> Ints:
-    return clipped(z_NV, scale.length)
+    return float(rest_V @ moved_V) + counted
