@@ -51,6 +51,7 @@ LAYERS = [
     "node.ops",
     "node",
     "runs",
+    "leakage",
     "studies",
     "paper",
     "report",

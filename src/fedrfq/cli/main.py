@@ -17,6 +17,7 @@ import typer
 
 import fedrfq
 from fedrfq.cli import (
+    audit_privacy,
     client,
     committee,
     compare,
@@ -142,6 +143,7 @@ app.command(rich_help_panel=_NETWORK)(server.server)
 app.command(rich_help_panel=_NETWORK)(client.client)
 app.command(rich_help_panel=_AUDIT)(verify.verify)
 app.command(rich_help_panel=_AUDIT)(evidence.evidence)
+app.command("audit-privacy", rich_help_panel=_AUDIT)(audit_privacy.audit_privacy)
 
 
 def main() -> None:

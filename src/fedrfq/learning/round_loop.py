@@ -110,13 +110,20 @@ class RoundLoop:
     """Runs of one shape, advanced together a round at a time."""
 
     def __init__(
-        self, experiments: Sequence[Experiment], dataset: Dataset, device: torch.device
+        self,
+        experiments: Sequence[Experiment],
+        dataset: Dataset,
+        device: torch.device,
+        partitions: Sequence[Partition] = (),
     ) -> None:
+        """Prepare the runs; their seeds decide who holds what, unless `partitions` say so."""
         check_stackable(experiments)
         self.experiments = tuple(experiments)
         self.dataset = dataset
         self.device = device
-        self.partitions = tuple(deal(experiment, dataset) for experiment in experiments)
+        self.partitions = tuple(partitions)
+        if not partitions:
+            self.partitions = tuple(deal(experiment, dataset) for experiment in experiments)
         self.malicious = tuple(attackers(experiment) for experiment in experiments)
         self.public = PublicStack(
             self.experiments, self.partitions, self.malicious, dataset, device

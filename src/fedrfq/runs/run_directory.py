@@ -15,6 +15,7 @@ failed.json       why a run failed, until it goes on
 partition.csv     how many samples of each class each client holds
 prototypes.safetensors  what the clients of a finished run sent in the last round, and the result
 public.safetensors  with a public map: every client's classifier of all classes
+leakage.json, leakage.png  what `fedrfq audit-privacy` won from the uploads
 
 With a committee, so that `fedrfq verify` can check every decision:
 federation.toml   its public keys and what it computes; the run's id is this file's hash

@@ -136,7 +136,10 @@ class PublicMap(ABC):
 
     @abstractmethod
     def raw(self, pixels_NCHW: Tensor) -> Tensor:
-        """Return the unprojected vectors of images, whose values are 0 to 255."""
+        """Return the unprojected vectors of images, whose values are 0 to 255.
+
+        It can be differentiated by the images: who has a map can look for images of a vector.
+        """
 
     def identity(self) -> str:
         """Return the name by which members of a federation know that they use the same map."""
