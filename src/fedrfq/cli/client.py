@@ -42,6 +42,14 @@ def client(
     status_port: StatusPort = 0,
     once: Annotated[bool, typer.Option("--once", help="Stop after one round.")] = False,
     module: Modules = None,
+    classes: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,NAME",
+            help="Where noise protects samples: the classes that this client uploads, whether it "
+            "has samples of them or not; all of the federation if not given. Declared once.",
+        ),
+    ] = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "info",
 ) -> None:
@@ -68,7 +76,8 @@ def client(
     with _progress() as on_round:
         logs.begin(log_format, log_level)
         prepare = module_giver(module or [])
-        ended = attend(folder, data, torch_device, once, on_round, status_port, prepare)
+        names = [name.strip() for name in classes.split(",") if name.strip()]
+        ended = attend(folder, data, torch_device, once, on_round, status_port, prepare, names)
         if ended.accuracies is None or not (ended.finished or once):
             logs.log_event("stopped", after_round=ended.round)
             return

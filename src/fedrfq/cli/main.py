@@ -29,6 +29,7 @@ from fedrfq.cli import (
     keys,
     local_cluster,
     plugins,
+    privacy,
     report,
     reproduce,
     run,
@@ -124,6 +125,7 @@ app.command(rich_help_panel=_EXPERIMENTS)(finished_run.predict)
 app.command(rich_help_panel=_EXPERIMENTS)(finished_run.export)
 app.command(rich_help_panel=_EXPERIMENTS)(config.config)
 app.command("list", rich_help_panel=_EXPERIMENTS)(config.list_)
+app.command(rich_help_panel=_EXPERIMENTS)(privacy.privacy)
 app.add_typer(data.app, name="data", rich_help_panel=_EXPERIMENTS)
 app.command(rich_help_panel=_EXPERIMENTS)(plugins.new)
 app.command(rich_help_panel=_EXPERIMENTS)(plugins.check)

@@ -101,8 +101,10 @@ class Task:
             decision = decide(self.detector, self.rule, before.state, before.globals_, uploads)
             return replace(decision, public=before.public)
         last = before.public or public.nothing()
+        # Messages do not say how much noise is in them; what was agreed on does.
+        checked = replace(uploads.checked(public.bound), noise=public.noise)
         admitted, verdict, statistics = decide_public(
-            self.detector, self.clients, public.classes, last, uploads.checked(public.bound)
+            self.detector, self.clients, public.classes, last, checked
         )
         return Decision(admitted, verdict, before.state, before.globals_, statistics)
 

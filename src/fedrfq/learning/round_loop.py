@@ -338,7 +338,7 @@ class RoundLoop:
         if not all(due):
             prototypes = self._prototypes(params, who)
         return [
-            self.public.exchanges[r].uploads(who[r]) if due[r] else prototypes[r]
+            self.public.uploads(r, who[r], number) if due[r] else prototypes[r]
             for r in range(len(due))
         ]
 
@@ -555,7 +555,7 @@ def committee_settings(experiment: Experiment, classes: int) -> CommitteeSetting
         e.clients,
         classes,
         e.prototype_size(),
-        public_task(e.public, classes),
+        public_task(e.public, classes, e.privacy),
     )
     return CommitteeSettings(task, e.seed, experiment_digest(e.table()))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from fedrfq.federation.public_task import PublicTask
 from fedrfq.files import toml
 from fedrfq.learning.public.exchange import public_task
 from fedrfq.node import hosting, local_dataset
+from fedrfq.node.client_privacy import ClientPrivacy
 from fedrfq.node.driver import Driver
 from fedrfq.node.learner import Learner, News
 from fedrfq.node.local_dataset import LocalDataset
@@ -114,7 +115,7 @@ class ClientProcess:
         self._learner.on_round = self._completed
         self._compactor = LogCompactor(self._store, self._audit)
         self._rounds = epochs.rounds_left(identity)
-        self._tracker = ClientTracker(identity, self._client, self._rounds)
+        self._tracker = ClientTracker(identity, self._client, self._rounds, participant.privacy)
         self._driver.on_persisted = self._tracker.persisted
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stop_requested = asyncio.Event()
@@ -330,8 +331,12 @@ def participant(
     data: str,
     device: torch.device,
     prepare: Prepare = _nothing_to_prepare,
+    classes: Sequence[str] = (),
 ) -> Participant:
-    """Return the learning of a client, on `data`: the name of a dataset, or a path."""
+    """Return the learning of a client, on `data`: the name of a dataset, or a path.
+
+    `classes` are those that it declares, where noise hides which of them it has samples of.
+    """
     folder = identity.folder
     experiment, client, local = local_data(identity, data)
     prepare(experiment, local.dataset)
@@ -349,7 +354,24 @@ def participant(
         run=identity.federation.roster.run.hex(),
         member=~identity.party,
         before=epochs.rounds_before(folder),
+        privacy=_privacy(identity, experiment, local, classes),
     )
+
+
+def _privacy(
+    identity: Identity, experiment: Experiment, local: LocalDataset, classes: Sequence[str]
+) -> ClientPrivacy | None:
+    """Return what the client promises its samples; None where no noise was agreed on."""
+    task = identity.federation.task.public
+    if task is None or task.privacy is None:
+        if classes:
+            raise UserError(
+                "--classes: the federation adds no noise, so classes without samples are not"
+                " uploaded; leave it out"
+            )
+        return None
+    run = identity.federation.roster.run.hex()
+    return ClientPrivacy.of(experiment, task, local, identity.folder, run, classes)
 
 
 def _place(identity: Identity, experiment: Experiment, data: str) -> int:
@@ -379,7 +401,8 @@ def _experiment(identity: Identity) -> Experiment:
 def _check_public(identity: Identity, experiment: Experiment) -> None:
     """Check that this program makes of the experiment the public map that the members agreed on."""
     agreed = identity.federation.task.public
-    found = public_task(experiment.public, identity.federation.task.classes)
+    classes = identity.federation.task.classes
+    found = public_task(experiment.public, classes, experiment.privacy)
     for field in fields(PublicTask):
         expected = getattr(agreed, field.name, None)
         here = getattr(found, field.name, None)
@@ -399,6 +422,7 @@ def attend(
     on_round: Callable[[HistoryLine], None] = _ignore,
     status_port: int = 0,
     prepare: Prepare = _nothing_to_prepare,
+    classes: Sequence[str] = (),
 ) -> ClientEnded:
     """Take part in the federation of this folder, and in its successors, to the end.
 
@@ -407,7 +431,7 @@ def attend(
     while True:
         epochs.complete_activation(folder)
         identity = load(folder)
-        learning = participant(identity, data, device, prepare)
+        learning = participant(identity, data, device, prepare, classes)
         ended = asyncio.run(_attend(identity, learning, once, on_round, status_port))
         if not ended.successor or once:
             return ended

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrfq.errors import UserError
+from fedrfq.prototypes.noise_scale import NoiseScale
 
 FRACTION_BITS = 14
 # Every |q| stays below it.
@@ -118,6 +119,7 @@ class Uploads:
     # Clients whose message could not be admitted, and why; they have no row.
     refused: Mapping[int, str] = field(default_factory=dict)
     precision: Precision = FULL_PRECISION
+    noise: NoiseScale | None = None  # of the noise that honest clients added; None without
 
     @property
     def held_KJ(self) -> Bools:

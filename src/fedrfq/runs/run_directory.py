@@ -9,7 +9,12 @@ checkpoints/      parameters, global prototypes and models, statistics on a publ
                   detector's memory (safetensors); only the newest one is kept
 result.json       the summary of a finished run
 result-so-far.json  the same of a run that was stopped early from Python
+<<<<<<< HEAD
 failed.json       why a run failed, until it goes on
+=======
+privacy.json      with noise: what may be claimed of each client's privacy
+privacy/          with noise: every upload that was drawn, once and for all
+>>>>>>> main
 partition.csv     how many samples of each class each client holds
 prototypes.safetensors  what the clients of a finished run sent in the last round, and the result
 public.safetensors  with a public map: every client's classifier of all classes
@@ -80,6 +85,8 @@ _KNOWN_COLUMNS = (CLIENT_COLUMNS, CLIENT_COLUMNS[:-1], CLIENT_COLUMNS[: -1 - len
 # The summary of a run that was stopped early. It is not result.json: that one tells studies and
 # audits that all rounds are there.
 SO_FAR = "result-so-far.json"
+# What may be claimed of each client's privacy.
+PRIVACY = "privacy.json"
 
 # What is read of files, which may be anybody's, in bytes: of rounds.jsonl, of files with a few
 # facts, and of a line of clients.csv.
@@ -173,6 +180,12 @@ class RunDirectory:
         """Return the result of a finished run; None while it is not finished."""
         if (self.path / "result.json").is_file():
             return self._json("result.json")
+        return None
+
+    def privacy(self) -> dict[str, Any] | None:
+        """Return what may be claimed of the clients' privacy; None where there is no noise."""
+        if (self.path / PRIVACY).is_file():
+            return self._json(PRIVACY)
         return None
 
     def result_so_far(self) -> dict[str, Any] | None:

@@ -14,15 +14,21 @@ from fedrfq.federation.public_task import PublicTask
 from fedrfq.learning.public.classifier import CertifiedStatistics, PublicClassifier, classifier
 from fedrfq.learning.public.features import vectors
 from fedrfq.models.public_maps import PublicMap
+from fedrfq.privacy.settings import Privacy
 from fedrfq.prototypes.class_means import quantise
 from fedrfq.prototypes.class_statistics import moment_rows, statistics
 from fedrfq.prototypes.fixed_point import Globals, Precision, Uploads
 
 
-def public_task(map_: PublicMap, classes: int) -> PublicTask | None:
-    """Return what the committee is asked to do with statistics on the map; None without one."""
+def public_task(map_: PublicMap, classes: int, privacy: Privacy | None = None) -> PublicTask | None:
+    """Return what the committee is asked to do with statistics on the map; None without one.
+
+    With `privacy`, it also says how much noise is in them.
+    """
     if not map_.used:
         return None
+    if privacy is not None and not privacy.used:
+        privacy = None
     values = map_.values()
     moments = 0
     if map_.moments != "none":
@@ -35,6 +41,7 @@ def public_task(map_: PublicMap, classes: int) -> PublicTask | None:
         moments=moments,
         values=values,
         every=map_.every,
+        privacy=privacy,
     )
 
 
