@@ -249,7 +249,7 @@ def picture(paths: Sequence[Path], out: Path) -> None:
             )
         best = max(row["all"] for row in recorded["maps"]["centred"]["without noise"].values())
         axis.axhline(best, linestyle=":", color="grey", label="best without noise")
-        axis.set_title(recorded["data"])
+        axis.set_title(recorded["data"]["name"])
         axis.set_xlabel("ε (δ = 10⁻⁵)")
         axis.set_ylabel("accuracy on all classes, %")
         axis.set_ylim(0, 100)

@@ -23,6 +23,8 @@ LAYERS = [
     "robust.honest_noise",
     "robust.rules",
     "robust.detectors",
+    "robust.example_rounds",
+    "robust.exactness",
     "robust.attacks",
     "robust",
     "privacy",

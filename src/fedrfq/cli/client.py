@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 
 from fedrfq.cli.completion import complete, dataset_names
-from fedrfq.cli.options import Device, LogFormat, LogLevel, StatusPort
+from fedrfq.cli.modules import module_giver
+from fedrfq.cli.options import Device, LogFormat, LogLevel, Modules, StatusPort
 from fedrfq.cli.terminal import progress
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def client(
             "has samples of them or not; all of the federation if not given. Declared once.",
         ),
     ] = "",
+    module: Modules = None,
     log_format: LogFormat = "text",
     log_level: LogLevel = "info",
 ) -> None:
@@ -66,7 +68,8 @@ def client(
     with _progress() as on_round:
         logs.begin(log_format, log_level)
         names = [name.strip() for name in classes.split(",") if name.strip()]
-        ended = attend(folder, data, torch_device, once, on_round, status_port, names)
+        prepare = module_giver(module or [])
+        ended = attend(folder, data, torch_device, once, on_round, status_port, prepare, names)
         if ended.accuracies is None or not (ended.finished or once):
             logs.log_event("stopped", after_round=ended.round)
             return

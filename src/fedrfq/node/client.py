@@ -20,7 +20,7 @@ from fedrfq.consensus.client import Client
 from fedrfq.consensus.events import Decided, LeftOut, Outcome
 from fedrfq.consensus.messages import Certificate, PartKind
 from fedrfq.consensus.rules import Rules
-from fedrfq.data import DATASETS
+from fedrfq.data import DATASETS, Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
 from fedrfq.federation import codec
@@ -48,6 +48,8 @@ from fedrfq.node.transport.budget import honest_sizes
 from fedrfq.node.transport.links import Links
 from fedrfq.prototypes.fixed_point import Globals
 
+# What is done before a client's model is made, with the experiment and the client's data.
+Prepare = Callable[[Experiment, Dataset], None]
 # The folder in which a client keeps its model.
 MODEL = "model"
 # What a client needs of a round's outcome; the detector's state is for servers.
@@ -279,6 +281,10 @@ def _ignore(_: HistoryLine) -> None:
     """Do nothing: nobody watches."""
 
 
+def _nothing_to_prepare(_: Experiment, __: Dataset) -> None:
+    """Do nothing: the experiment's model is known by its name."""
+
+
 def _open_log(identity: Identity) -> WriteAheadLog:
     hosting.check_own(identity.folder)
     try:
@@ -321,7 +327,11 @@ def local_data(identity: Identity, data: str) -> tuple[Experiment, int, LocalDat
 
 
 def participant(
-    identity: Identity, data: str, device: torch.device, classes: Sequence[str] = ()
+    identity: Identity,
+    data: str,
+    device: torch.device,
+    prepare: Prepare = _nothing_to_prepare,
+    classes: Sequence[str] = (),
 ) -> Participant:
     """Return the learning of a client, on `data`: the name of a dataset, or a path.
 
@@ -329,6 +339,7 @@ def participant(
     """
     folder = identity.folder
     experiment, client, local = local_data(identity, data)
+    prepare(experiment, local.dataset)
     contract = identity.federation.contract
     if contract is not None and (missing := contract.missing(local.dataset.train_y.tolist())):
         log_event("this client has no samples of some classes", classes=", ".join(missing))
@@ -410,13 +421,17 @@ def attend(
     once: bool = False,
     on_round: Callable[[HistoryLine], None] = _ignore,
     status_port: int = 0,
+    prepare: Prepare = _nothing_to_prepare,
     classes: Sequence[str] = (),
 ) -> ClientEnded:
-    """Take part in the federation of this folder, and in its successors, to the end."""
+    """Take part in the federation of this folder, and in its successors, to the end.
+
+    `prepare` is called with the experiment and the data before a model is made.
+    """
     while True:
         epochs.complete_activation(folder)
         identity = load(folder)
-        learning = participant(identity, data, device, classes)
+        learning = participant(identity, data, device, prepare, classes)
         ended = asyncio.run(_attend(identity, learning, once, on_round, status_port))
         if not ended.successor or once:
             return ended
