@@ -234,9 +234,8 @@ def picture(paths: Sequence[Path], out: Path) -> None:
     figure, axes = plt.subplots(1, len(paths), figsize=(4.4 * len(paths), 3.2), squeeze=False)
     for axis, path in zip(axes[0], paths, strict=True):
         recorded = json.loads(path.read_text())
-        lines = (("as it is", "LDA", "today's"), ("centred", "LDA", "centred map"))
-        for map_name, way, label in (*lines, ("centred", "LDA, denoised", "… and denoised")):
-            rows = recorded["maps"][map_name]
+        rows = recorded["maps"]["centred"]
+        for way in ("nearest mean", "LDA", "LDA, denoised"):
             epsilons = sorted((float(key) for key in rows if _number(key)), reverse=True)
             values = [rows[f"{epsilon:g}"][way] for epsilon in epsilons]
             axis.errorbar(
@@ -246,11 +245,11 @@ def picture(paths: Sequence[Path], out: Path) -> None:
                 marker="o",
                 markersize=3,
                 capsize=2,
-                label=label,
+                label=way,
             )
         best = max(row["all"] for row in recorded["maps"]["centred"]["without noise"].values())
         axis.axhline(best, linestyle=":", color="grey", label="best without noise")
-        axis.set_title(recorded["data"])
+        axis.set_title(recorded["data"]["name"])
         axis.set_xlabel("ε (δ = 10⁻⁵)")
         axis.set_ylabel("accuracy on all classes, %")
         axis.set_ylim(0, 100)
