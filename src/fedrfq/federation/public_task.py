@@ -36,6 +36,7 @@ class PublicTask:
     moments: int  # rows of second moments; 0 without
     values: int  # of a row
     every: int = 0  # rounds from one exchange to the next; 0: only in round 1
+    revocable: bool = False  # whether clients can take their statistics back (`retained.py`)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.map):
@@ -51,6 +52,8 @@ class PublicTask:
             # By its type, because True is an int too.
             if type(number) is not int or not least <= number <= MAX_ROWS:
                 raise UserError(f"public.{key} must be {least} to {MAX_ROWS}, not {number!r}")
+        if type(self.revocable) is not bool:
+            raise UserError(f"public.revocable must be true or false, not {self.revocable!r}")
         if self.rows > MAX_ROWS or self.rows * self.values > MAX_ALL_VALUES:
             raise UserError(
                 f"{self.rows} rows of {self.values} public values: at most {MAX_ROWS} rows, and"

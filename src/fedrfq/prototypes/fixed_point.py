@@ -53,6 +53,9 @@ _TOPS = {
     24: bytes([*range(16), *range(241, 256)]),
 }
 
+# Bytes of an upload without any class.
+EMPTY_BYTES = _HEADER.size
+
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Words = NDArray[np.int32]
@@ -118,6 +121,8 @@ class Uploads:
     # Clients whose message could not be admitted, and why; they have no row.
     refused: Mapping[int, str] = field(default_factory=dict)
     precision: Precision = FULL_PRECISION
+    # Clients that sent statistics to replace their last ones, and what they sent; their rows are 0.
+    replaced: Mapping[int, bytes] = field(default_factory=dict)
 
     @property
     def held_KJ(self) -> Bools:
@@ -131,13 +136,14 @@ class Uploads:
 
     def length(self) -> int:
         """Return the length of all messages together, in bytes."""
-        return size(self.held_KJ.sum(1), self.values_KJV.shape[2], self.precision)
+        replaced = sum(len(content) - _HEADER.size for content in self.replaced.values())
+        return size(self.held_KJ.sum(1), self.values_KJV.shape[2], self.precision) + replaced
 
     def encoded(self, round_: int) -> list[bytes]:
         """Return each client's message in its canonical layout."""
         rows = zip(self.clients, self.counts_KJ, self.values_KJV, strict=True)
         return [
-            encode(round_, client, counts, values, self.precision)
+            self.replaced.get(client) or encode(round_, client, counts, values, self.precision)
             for client, counts, values in rows
         ]
 
