@@ -158,10 +158,12 @@ def test_a_table_is_read_back(given: dict[str, Any]) -> None:
 def test_a_table_says_everything(tmp_path: Path) -> None:
     """Nothing is left to defaults that a later version may change: every field is there.
 
-    The exceptions are `train.alone` where it is off, `public` where there is no map, and the form
-    of images where there is none: experiments from before them keep their hashes.
+    The exceptions are `train.alone` where it is off, `public` where there is no map, what is said
+    of leaving where nobody can, and the form of images where there is none: experiments from before
+    them keep their hashes.
     """
-    everything = load(sets=["train.alone=true", "public.name=random", "data.window=0:1"])
+    public = ["public.name=random", "public.revocable=true", "public.leave=2:0"]
+    everything = load(sets=["train.alone=true", *public, "data.window=0:1"])
     found = everything.table()
     more = {"train": {"alone": True}, "public": found["public"], "data": found["data"]}
     assert toml.merge(load().table(), more) == found

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-import numpy as np
-
 from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import Upload
 from fedrfq.federation import codec
@@ -33,7 +31,6 @@ from fedrfq.prototypes.fixed_point import (
     Precision,
     Uploads,
     admit,
-    encode,
     refuses,
 )
 from fedrfq.robust.aggregation import Decision, admitted, decide, decide_public, start
@@ -74,13 +71,9 @@ class RoundForm:
             for k, content in contents.items()
             if self._replaces(content) and self.refuses(round_, k, content) is None
         }
-        # Who replaces statistics has sent no class of this round.
-        nothing = (np.zeros(self.rows, np.int64), np.zeros((self.rows, self.values), np.int64))
-        empty = {k: encode(round_, k, *nothing, self.precision) for k in replaced}
-        found = admit(
-            round_, {**contents, **empty}, self.rows, self.values, self.precision, self.bound
-        )
-        return replace(found, replaced=replaced)
+        others = {k: content for k, content in contents.items() if k not in replaced}
+        found = admit(round_, others, self.rows, self.values, self.precision, self.bound)
+        return found.replacing(replaced)
 
     def _replaces(self, content: bytes) -> bool:
         return self.replacing is not None and is_replacing(content)

@@ -159,6 +159,25 @@ class Uploads:
             values_KJV=self.values_KJV[keep_K],
         )
 
+    def replacing(self, replaced: Mapping[int, bytes]) -> Uploads:
+        """Return the uploads with those of some clients exchanged for what they sent instead.
+
+        Who replaces statistics has sent no class of this round.
+        """
+        if not replaced:
+            return self
+        others = self.only(~np.isin(self.clients, tuple(replaced)))
+        clients_K = np.array([*others.clients, *replaced], np.int64)
+        order_K = clients_K.argsort()
+        added = ((0, len(replaced)), (0, 0), (0, 0))
+        return replace(
+            others,
+            clients=tuple(clients_K[order_K].tolist()),
+            counts_KJ=np.pad(others.counts_KJ, added[:2])[order_K],
+            values_KJV=np.pad(others.values_KJV, added)[order_K],
+            replaced=replaced,
+        )
+
     def checked(self, bound: Bound | None = None) -> Uploads:
         """Return the uploads less those of clients whose numbers no message can carry.
 

@@ -35,6 +35,7 @@ def public_task(map_: PublicMap, classes: int) -> PublicTask | None:
         moments=moments,
         values=values,
         every=map_.every,
+        revocable=map_.revocable,
     )
 
 
