@@ -13,6 +13,7 @@ from rich.console import Console
 from fedrfq.cli.completion import complete, dataset_names
 from fedrfq.cli.options import Device, LogFormat, LogLevel, StatusPort
 from fedrfq.cli.terminal import progress
+from fedrfq.errors import UserError
 
 if TYPE_CHECKING:
     from fedrfq.node.storage.client_history import HistoryLine
@@ -37,6 +38,14 @@ def client(
     device: Device = "auto",
     status_port: StatusPort = 0,
     once: Annotated[bool, typer.Option("--once", help="Stop after one round.")] = False,
+    renew: Annotated[
+        bool,
+        typer.Option(
+            "--renew",
+            help="Replace the statistics that the client sent by those of its present samples, "
+            "in the next round: samples that are no longer there are forgotten.",
+        ),
+    ] = False,
     log_format: LogFormat = "text",
     log_level: LogLevel = "info",
 ) -> None:
@@ -57,13 +66,51 @@ def client(
     # The bar must exist before the log, whose lines then appear above it.
     with _progress() as on_round:
         logs.begin(log_format, log_level)
-        ended = attend(folder, data, torch_device, once, on_round, status_port)
+        ended = attend(folder, data, torch_device, once, on_round, status_port, renew)
         if ended.accuracies is None or not (ended.finished or once):
             logs.log_event("stopped", after_round=ended.round)
             return
         known = vars(ended.accuracies).items()
         figures = {key: round(value, 2) for key, value in known if value is not None}
         logs.log_event("finished", "info", round=ended.round, model=folder / MODEL, **figures)
+
+
+def forget(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="The folder of the client, with its keys and federation.toml."
+        ),
+    ],
+    status_port: StatusPort = 0,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
+) -> None:
+    """Take back all statistics that a client has sent to its federation.
+
+    Stop the client first. In the next round this sends a signed withdrawal in place of an upload,
+    and ends once a quorum of servers has certified what remains: the statistics that the federation
+    would have had without this client. The client does not start again until
+    DIR/forgotten.txt is removed. Only a federation with public.revocable = true can forget.
+
+    Example: fedrfq forget consortium/client-3
+    """
+    from fedrfq.node import logs
+    from fedrfq.node.client import take_back
+
+    logs.begin(log_format, log_level)
+    ended = take_back(folder, status_port)
+    if ended.forgotten:
+        logs.log_event("forgotten", "info", round=ended.round)
+        return
+    if not ended.finished:
+        raise UserError(
+            "stopped before the servers have forgotten this client: start the command again"
+        )
+    raise UserError(
+        "the run is over, and nothing can be taken back any more; if the federation goes on without"
+        " this client, it is forgotten"
+    )
 
 
 @contextmanager

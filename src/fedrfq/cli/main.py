@@ -127,6 +127,7 @@ app.add_typer(committee.app, name="committee", rich_help_panel=_NETWORK)
 app.command(rich_help_panel=_NETWORK)(doctor.doctor)
 app.command(rich_help_panel=_NETWORK)(server.server)
 app.command(rich_help_panel=_NETWORK)(client.client)
+app.command(rich_help_panel=_NETWORK)(client.forget)
 app.command(rich_help_panel=_AUDIT)(verify.verify)
 app.command(rich_help_panel=_AUDIT)(evidence.evidence)
 
