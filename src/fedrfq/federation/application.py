@@ -16,6 +16,7 @@ from fedrfq.consensus.messages import Upload
 from fedrfq.federation import codec
 from fedrfq.federation.public_task import PublicTask
 from fedrfq.federation.retained import (
+    Retained,
     is_replacing,
     judged,
     own_state,
@@ -215,6 +216,13 @@ class PrototypeApplication:
         if not due or self.task.is_revocable:
             outcome = outcome._replace(state=codec.encode_state(decision.state))
         return outcome
+
+    def statistics(self, kept: Retained) -> bytes:
+        """Return the public part that follows from what is kept of clients' statistics."""
+        task = self.task
+        assert task.public is not None
+        _, found = judged(kept, task.public, task.detector, task.clients)
+        return codec.encode_public(found, task.public)
 
     def _encode_public(self, decision: Decision) -> bytes:
         assert self.task.public is not None

@@ -304,6 +304,12 @@ def _header(round_: int, client: int, held: int, values: int, precision: Precisi
     return _HEADER.pack(_MAGIC, _VERSION, precision.bits, round_, client, held, values)
 
 
+def origin(message: bytes) -> tuple[int, int]:
+    """Return the round and the client that an upload names, which is long enough to be one."""
+    _, _, _, round_, client, _, _ = _HEADER.unpack_from(message)
+    return round_, client
+
+
 def decode(
     message: bytes, classes: int, values: int, precision: Precision = FULL_PRECISION
 ) -> tuple[int, int, Ints, Ints]:
