@@ -22,6 +22,8 @@ LAYERS = [
     "robust.distances",
     "robust.rules",
     "robust.detectors",
+    "robust.example_rounds",
+    "robust.exactness",
     "robust.attacks",
     "robust",
     "consensus",

@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 
 from fedrfq.cli.completion import complete, dataset_names
-from fedrfq.cli.options import Device, LogFormat, LogLevel, StatusPort
+from fedrfq.cli.modules import module_giver
+from fedrfq.cli.options import Device, LogFormat, LogLevel, Modules, StatusPort
 from fedrfq.cli.terminal import progress
 from fedrfq.errors import UserError
 
@@ -46,6 +47,7 @@ def client(
             "in the next round: samples that are no longer there are forgotten.",
         ),
     ] = False,
+    module: Modules = None,
     log_format: LogFormat = "text",
     log_level: LogLevel = "info",
 ) -> None:
@@ -66,7 +68,8 @@ def client(
     # The bar must exist before the log, whose lines then appear above it.
     with _progress() as on_round:
         logs.begin(log_format, log_level)
-        ended = attend(folder, data, torch_device, once, on_round, status_port, renew)
+        prepare = module_giver(module or [])
+        ended = attend(folder, data, torch_device, once, on_round, status_port, prepare, renew)
         if ended.accuracies is None or not (ended.finished or once):
             logs.log_event("stopped", after_round=ended.round)
             return

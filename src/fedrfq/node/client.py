@@ -20,7 +20,7 @@ from fedrfq.consensus.client import Client
 from fedrfq.consensus.events import Decided, LeftOut, Outcome
 from fedrfq.consensus.messages import Certificate, Message, PartKind, Upload
 from fedrfq.consensus.rules import Rules
-from fedrfq.data import DATASETS
+from fedrfq.data import DATASETS, Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
 from fedrfq.federation import codec
@@ -49,6 +49,8 @@ from fedrfq.node.transport.budget import honest_sizes
 from fedrfq.node.transport.links import Links
 from fedrfq.prototypes.fixed_point import Globals
 
+# What is done before a client's model is made, with the experiment and the client's data.
+Prepare = Callable[[Experiment, Dataset], None]
 # The folder in which a client keeps its model.
 MODEL = "model"
 # What a client needs of a round's outcome; the detector's state is for servers.
@@ -309,6 +311,10 @@ def _ignore(_: HistoryLine) -> None:
     """Do nothing: nobody watches."""
 
 
+def _nothing_to_prepare(_: Experiment, __: Dataset) -> None:
+    """Do nothing: the experiment's model is known by its name."""
+
+
 def _open_log(identity: Identity) -> WriteAheadLog:
     hosting.check_own(identity.folder)
     try:
@@ -351,7 +357,11 @@ def local_data(identity: Identity, data: str) -> tuple[Experiment, int, LocalDat
 
 
 def participant(
-    identity: Identity, data: str, device: torch.device, renew: bool = False
+    identity: Identity,
+    data: str,
+    device: torch.device,
+    prepare: Prepare = _nothing_to_prepare,
+    renew: bool = False,
 ) -> Participant:
     """Return the learning of a client, on `data`: the name of a dataset, or a path.
 
@@ -361,6 +371,7 @@ def participant(
     if renew:
         _check_revocable(identity)
     experiment, client, local = local_data(identity, data)
+    prepare(experiment, local.dataset)
     contract = identity.federation.contract
     if contract is not None and (missing := contract.missing(local.dataset.train_y.tolist())):
         log_event("this client has no samples of some classes", classes=", ".join(missing))
@@ -433,17 +444,19 @@ def attend(
     once: bool = False,
     on_round: Callable[[HistoryLine], None] = _ignore,
     status_port: int = 0,
+    prepare: Prepare = _nothing_to_prepare,
     renew: bool = False,
 ) -> ClientEnded:
     """Take part in the federation of this folder, and in its successors, to the end.
 
-    With `renew` the client's statistics are replaced by those of its present samples.
+    `prepare` is called with the experiment and the data before a model is made. With `renew` the
+    client's statistics are replaced by those of its present samples.
     """
     check_unmarked(folder)
     while True:
         epochs.complete_activation(folder)
         identity = load(folder)
-        learning = participant(identity, data, device, renew)
+        learning = participant(identity, data, device, prepare, renew)
         # Every run begins with an exchange of statistics, so the next need not be told.
         renew = False
         ended = asyncio.run(_attend(identity, learning, once, on_round, status_port))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -183,8 +183,19 @@ class Session:
         try:
             yield from self._advance()
         except Exception:
+            self._keep_last_round()
             self._tell("on_end", "failed")
             raise
+
+    def _keep_last_round(self) -> None:
+        """Leave a checkpoint of the last whole round, whatever has failed since."""
+        if not self.state.round:
+            return
+        # Where that fails as well, the first error is the one to tell.
+        with suppress(OSError, UserError):
+            for run in self.runs:
+                run.rewind(self.state.round)
+            self.checkpoint()
 
     def _advance(self) -> Iterator[list[RoundOutcome]]:
         for run in self.runs:
