@@ -159,11 +159,11 @@ def test_a_table_says_everything(tmp_path: Path) -> None:
     """Nothing is left to defaults that a later version may change: every field is there.
 
     The exceptions are `train.alone` where it is off, `public` where there is no map, `privacy`
-    where there is no noise, and the form of images where there is none: experiments from before
-    them keep their hashes.
+    where there is no noise, what is said of leaving where nobody can, and the form of images where
+    there is none: experiments from before them keep their hashes.
     """
-    sets = ["train.alone=true", "public.name=random", "privacy.noise=1", "data.window=0:1"]
-    everything = load(sets=sets)
+    public = ["public.name=random", "public.revocable=true", "public.leave=2:0"]
+    everything = load(sets=["train.alone=true", *public, "privacy.noise=1", "data.window=0:1"])
     found = everything.table()
     more = {"train": {"alone": True}} | {key: found[key] for key in ("public", "privacy", "data")}
     assert toml.merge(load().table(), more) == found

@@ -14,6 +14,7 @@ import torch
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
+from fedrfq.federation.retained import MARK
 from fedrfq.files import tensors
 from fedrfq.learning.evaluation import RoundOutcome
 from fedrfq.learning.public.classifier_file import CLASSIFIERS, load_classifier
@@ -416,6 +417,40 @@ def test_everybody_takes_part_in_an_exchange_also_after_a_change_of_the_federati
             for k in range(6)
         ]
         assert [sum(own.takes_part(n) for own in clients) for n in (1, 2)] == [6, 2]
+
+
+def test_a_client_replaces_its_statistics_until_that_has_counted(
+    mnist: Dataset, tmp_path: Path
+) -> None:
+    experiment = tiny(public={**MAP, "revocable": True}, participation=0.34)
+    local = local_dataset.share(experiment, 0, mnist)
+    own = Participant(experiment, 0, local, CPU, tmp_path, renew=True)
+    assert all(own.takes_part(number) for number in range(2, 20))
+    known = nothing(experiment, mnist)
+    content = own.train(2, known)
+    assert content.startswith(MARK)
+    # A round that left it out, and what it sent before its samples were changed.
+    own.heard(2, b"")
+    own.heard(1, content.removeprefix(MARK))
+    again = own.train(3, known)
+    assert again.startswith(MARK)
+    own.heard(3, again)
+    assert not own.train(4, known).startswith(MARK)
+    assert not all(own.takes_part(number) for number in range(2, 20))
+
+
+def test_a_classifier_goes_when_all_statistics_were_taken_back(
+    mnist: Dataset, tmp_path: Path
+) -> None:
+    experiment = tiny(public={**MAP, "revocable": True})
+    own = participant(experiment, 0, mnist, tmp_path)
+    loop = RoundLoop([experiment], mnist, CPU)
+    state, _ = loop.advance(loop.start())
+    known = nothing(experiment, mnist)
+    assert own.test(1, known, state.public[0]).combined is not None
+    (file,) = tmp_path.rglob(CLASSIFIERS)
+    assert own.test(2, known, None).combined is None
+    assert not file.exists()
 
 
 def test_missing_weights_are_reported_at_the_start(

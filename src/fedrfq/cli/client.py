@@ -16,6 +16,7 @@ from fedrfq.cli.joining import Join, agree, await_founding, joined
 from fedrfq.cli.modules import module_giver
 from fedrfq.cli.options import Device, LogFormat, LogLevel, Modules, StatusPort
 from fedrfq.cli.terminal import progress, say
+from fedrfq.errors import UserError
 
 if TYPE_CHECKING:
     from fedrfq.node.storage.client_history import HistoryLine
@@ -41,6 +42,14 @@ def client(
     device: Device = "auto",
     status_port: StatusPort = 0,
     once: Annotated[bool, typer.Option("--once", help="Stop after one round.")] = False,
+    renew: Annotated[
+        bool,
+        typer.Option(
+            "--renew",
+            help="Replace the statistics that the client sent by those of its present samples, "
+            "in the next round: samples that are no longer there are forgotten.",
+        ),
+    ] = False,
     module: Modules = None,
     classes: Annotated[
         str,
@@ -77,7 +86,9 @@ def client(
         logs.begin(log_format, log_level)
         prepare = module_giver(module or [])
         names = [name.strip() for name in classes.split(",") if name.strip()]
-        ended = attend(folder, data, torch_device, once, on_round, status_port, prepare, names)
+        ended = attend(
+            folder, data, torch_device, once, on_round, status_port, prepare, names, renew
+        )
         if ended.accuracies is None or not (ended.finished or once):
             logs.log_event("stopped", after_round=ended.round)
             return
@@ -94,6 +105,44 @@ def _join(folder: Path, data: str, shared: Path) -> None:
     say(Console(), f"your data: {found.about}")
     show_data(found, Console(markup=False))
     agree(identity)
+
+
+def forget(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="The folder of the client, with its keys and federation.toml."
+        ),
+    ],
+    status_port: StatusPort = 0,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
+) -> None:
+    """Take back all statistics that a client has sent to its federation.
+
+    Stop the client first. In the next round this sends a signed withdrawal in place of an upload,
+    and ends once a quorum of servers has certified what remains: the statistics that the federation
+    would have had without this client. The client does not start again until
+    DIR/forgotten.txt is removed. Only a federation with public.revocable = true can forget.
+
+    Example: fedrfq forget consortium/client-3
+    """
+    from fedrfq.node import logs
+    from fedrfq.node.client import take_back
+
+    logs.begin(log_format, log_level)
+    ended = take_back(folder, status_port)
+    if ended.forgotten:
+        logs.log_event("forgotten", "info", round=ended.round)
+        return
+    if not ended.finished:
+        raise UserError(
+            "stopped before the servers have forgotten this client: start the command again"
+        )
+    raise UserError(
+        "the run is over, and nothing can be taken back any more; if the federation goes on without"
+        " this client, it is forgotten"
+    )
 
 
 @contextmanager

@@ -33,6 +33,7 @@ def summary(audit: Audit, rounds: Sequence[AuditedRound]) -> dict[str, Any]:
         result["privacy"] = vars(agreed)
     if audit.recompute:
         result["reduced"] = {a.round: dict(a.reduced) for a in rounds if a.reduced}
+        result["taken_back"] = {a.round: dict(a.taken_back) for a in rounds if a.taken_back}
     # A simulated committee sees everything; a party on a network may have missed something.
     if audit.network is not None:
         result |= _party_summary(audit, rounds)
@@ -70,6 +71,8 @@ def show(audit: Audit, rounds: Sequence[AuditedRound]) -> None:
         table.add_row("privacy", _noise(agreed))
     if audit.recompute:
         table.add_row("less weight", _reduced(result["reduced"]))
+        if audit.federation.task.is_revocable:
+            table.add_row("taken back", _taken_back(result["taken_back"]))
     console = Console(markup=False)
     console.print(table)
     for line in _gaps(audit, result):
@@ -153,6 +156,18 @@ def _reduced(rounds: dict[int, dict[str, str]]) -> str:
     if len(lines) > _MAX_NAMED:
         lines[_MAX_NAMED:] = [f"… and {len(lines) - _MAX_NAMED} more"]
     return "\n".join([f"in {len(rounds)} rounds; in round {last}", *lines])
+
+
+def _taken_back(rounds: dict[int, dict[str, str]]) -> str:
+    """Return who took back statistics in which round, and that what remains follows without."""
+    lines = []
+    for number, taken in rounds.items():
+        names = [f"{name} ({what})" for name, what in taken.items()]
+        lines.append(f"in round {number}: {', '.join(names)}")
+    if not lines:
+        return "nothing"
+    lines.append("what remains was computed anew from the uploads that are left")
+    return "\n".join(lines)
 
 
 def _evidence(charges: list[dict[str, Any]]) -> str:

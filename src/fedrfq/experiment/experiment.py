@@ -224,6 +224,7 @@ class Experiment:
                 f"'{method}' none for its prototypes: set public.every to 0 for one exchange, "
                 "or to 2 or more"
             )
+        self._check_leaving()
         if self.method.exchanges or self.public.used:
             return
         if self.attack.on_uploads:
@@ -241,6 +242,16 @@ class Experiment:
                 f"a committee agrees on prototypes, but method '{method}' uploads none: "
                 'set committee.name = "direct", or public.name = "random"'
             )
+
+    def _check_leaving(self) -> None:
+        """Refuse leavers that there are not, and rounds in which no client is left."""
+        leaving = self.public.leaving()
+        if leaving and max(leaving) >= self.clients:
+            raise UserError(
+                f"public.leave names client {max(leaving)}: there are 0 to {self.clients - 1}"
+            )
+        if len(leaving) == self.clients:
+            raise UserError("public.leave names all clients: leave one that stays")
 
     def _check_cohorts(self) -> None:
         """Refuse cohorts of the wrong size, and different models where models are averaged."""
@@ -371,8 +382,12 @@ class Experiment:
         for key, kinds in KINDS.items():
             value = getattr(self, key)
             table[key] = {"name": name_of(kinds, value), **vars(value)}
+        for key in ("revocable", "leave"):
+            # Experiments from before there were these options keep their hashes, too.
+            if not table["public"][key]:
+                del table["public"][key]
         if not self.public.used:
-            # Experiments from before there were public maps keep their hashes, too.
+            # And so do those from before there were public maps.
             del table["public"]
         elif not self.public.centred:
             # … and those from before maps could be centred.

@@ -314,6 +314,9 @@ def _public_table(public: PublicTask) -> dict[str, Any]:
     table["bits"] = table.pop("precision").bits
     # A section of its own, where there is any.
     del table["privacy"]
+    # Files from before there was the key keep their hashes.
+    if not public.revocable:
+        del table["revocable"]
     return table
 
 

@@ -39,6 +39,7 @@ class PublicTask:
     values: int  # of a row
     every: int = 0  # rounds from one exchange to the next; 0: only in round 1
     privacy: Privacy | None = None  # the noise that clients add; None without
+    revocable: bool = False  # whether clients can take their statistics back (`retained.py`)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.map):
@@ -54,6 +55,8 @@ class PublicTask:
             # By its type, because True is an int too.
             if type(number) is not int or not least <= number <= MAX_ROWS:
                 raise UserError(f"public.{key} must be {least} to {MAX_ROWS}, not {number!r}")
+        if type(self.revocable) is not bool:
+            raise UserError(f"public.revocable must be true or false, not {self.revocable!r}")
         if self.rows > MAX_ROWS or self.rows * self.values > MAX_ALL_VALUES:
             raise UserError(
                 f"{self.rows} rows of {self.values} public values: at most {MAX_ROWS} rows, and"
@@ -70,6 +73,11 @@ class PublicTask:
             raise UserError(
                 "public.moments with privacy.noise: one sample changes second moments by far more"
                 " than means, and they are sent without noise; set public.moments = 'none'"
+            )
+        if self.revocable:
+            raise UserError(
+                "public.revocable with privacy.noise: statistics that replace others would cost"
+                " more privacy than is accounted for; leave one of them out"
             )
         # Raises where the noise does not suit the grid.
         assert self.noise is not None

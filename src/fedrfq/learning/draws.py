@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -106,12 +106,21 @@ def start(experiment: Experiment, client: int, dataset: Dataset) -> Params:
 def participants(experiment: Experiment, number: int) -> list[int]:
     """Return who trains in a round: a random share of the clients, in ascending order.
 
-    When statistics on a public map are exchanged, everybody takes part.
+    When statistics on a public map are exchanged, everybody takes part. Who leaves does so for the
+    last time.
     """
+    leaving = experiment.public.leaving()
+    gone = {client for client, round_ in leaving.items() if round_ < number}
     if experiment.public.due(number):
-        return list(range(experiment.clients))
+        return [client for client in range(experiment.clients) if client not in gone]
     size = max(1, round(experiment.participation * experiment.clients))
-    return _drawn(experiment, Purpose.PARTICIPATION, size, number)
+    drawn = _drawn(experiment, Purpose.PARTICIPATION, size, number, gone=gone)
+    return sorted({*drawn, *leavers(experiment, number)})
+
+
+def leavers(experiment: Experiment, number: int) -> list[int]:
+    """Return who leaves in a round, and takes its statistics back."""
+    return [client for client, round_ in experiment.public.leaving().items() if round_ == number]
 
 
 def attackers(experiment: Experiment) -> list[int]:
@@ -141,7 +150,10 @@ def generator(experiment: Experiment, purpose: Purpose, *more: int) -> Generator
     return np.random.default_rng(counter_rng.integer(experiment.seed, purpose, *more))
 
 
-def _drawn(experiment: Experiment, purpose: Purpose, size: int, *more: int) -> list[int]:
-    """Draw `size` clients: those with the smallest of random words."""
+def _drawn(
+    experiment: Experiment, purpose: Purpose, size: int, *more: int, gone: Container[int] = ()
+) -> list[int]:
+    """Draw `size` clients that have not gone: those with the smallest of random words."""
     words = counter_rng.bits(counter_rng.key(experiment.seed, *more), purpose, experiment.clients)
-    return sorted(words.argsort(stable=True)[:size].tolist())
+    order = [client for client in words.argsort(stable=True).tolist() if client not in gone]
+    return sorted(order[:size])

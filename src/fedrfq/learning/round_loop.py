@@ -29,6 +29,7 @@ from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.federation.application import Task
 from fedrfq.federation.federation_file import Federation, experiment_digest
+from fedrfq.federation.retained import withdrawal
 from fedrfq.learning import metrics
 from fedrfq.learning.all_classes import CommonFigures, CommonTest
 from fedrfq.learning.attackers_scene import attackers_scene, sendable
@@ -38,6 +39,7 @@ from fedrfq.learning.draws import (
     common_test,
     deal,
     generator,
+    leavers,
     participants,
     start,
     targets,
@@ -219,7 +221,7 @@ class RoundLoop:
         self._check_finite("loss", losses, number)
         honest = self._upload(number, params, who)
         attacked = [self._attacked(r, state, uploads) for r, uploads in enumerate(honest)]
-        sent = [uploads for uploads, _ in attacked]
+        sent = [self._taken_back(r, number, uploads) for r, (uploads, _) in enumerate(attacked)]
         agreed = [self._decided(r, state, uploads) for r, uploads in enumerate(sent)]
         served = [self._served(r, state, a.decision) for r, a in enumerate(agreed)]
         params, centres = self._averaged(state, params, who)
@@ -416,6 +418,14 @@ class RoundLoop:
         rng = generator(self.experiments[r], Purpose.CORRUPT, number)
         sent, remembered = attack.corrupt(scene, state.attack[r], rng)
         return sendable(task, number, sent), remembered
+
+    def _taken_back(self, r: int, number: int, uploads: Uploads) -> Uploads:
+        """Return run `r`'s uploads; who leaves in this round takes its statistics back instead."""
+        public = self.settings[r].task.public
+        if public is None:
+            return uploads
+        leaving = leavers(self.experiments[r], number)
+        return uploads.replacing({k: withdrawal(number, k, public) for k in leaving})
 
     def _previous(self, r: int, state: LoopState) -> PreviousRound:
         """Return what the last round left to run `r`'s next one."""

@@ -18,7 +18,7 @@ import torch
 
 from fedrfq.consensus.client import Client
 from fedrfq.consensus.events import Decided, LeftOut, Outcome
-from fedrfq.consensus.messages import Certificate, PartKind
+from fedrfq.consensus.messages import Certificate, Message, PartKind, Upload
 from fedrfq.consensus.rules import Rules
 from fedrfq.data import DATASETS, Dataset
 from fedrfq.errors import UserError
@@ -30,11 +30,13 @@ from fedrfq.learning.public.exchange import public_task
 from fedrfq.node import hosting, local_dataset
 from fedrfq.node.client_privacy import ClientPrivacy
 from fedrfq.node.driver import Driver
-from fedrfq.node.learner import Learner, News
+from fedrfq.node.learner import Learner
+from fedrfq.node.leaver import Leaver, check_unmarked, mark
 from fedrfq.node.local_dataset import LocalDataset
 from fedrfq.node.logs import log_event, log_peer_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity, load
+from fedrfq.node.news import News
 from fedrfq.node.ops import status
 from fedrfq.node.ops.client_status import ClientTracker
 from fedrfq.node.ops.prometheus import client_metrics
@@ -60,29 +62,33 @@ WANTS = (PartKind.GLOBALS, PartKind.VERDICTS, PartKind.PUBLIC, PartKind.SUCCESSO
 class ClientEnded:
     """How far a client came: its last round, and whether the run ended with it.
 
-    `successor` is the federation.toml that follows this run, or empty.
+    `successor` is the federation.toml that follows this run, or empty. `forgotten` says that a
+    withdrawal of the client's statistics has counted.
     """
 
     round: int
     finished: bool
     accuracies: ClientAccuracies | None
     successor: bytes = b""
+    forgotten: bool = False
 
 
 class ClientProcess:
-    """One client in one run. It is created in a running event loop."""
+    """One client in one run. It is created in a running event loop.
+
+    Without a participant it takes back the statistics that the client has sent.
+    """
 
     def __init__(
         self,
         identity: Identity,
-        participant: Participant,
+        participant: Participant | None,
         on_round: Callable[[HistoryLine], None],
         status_port: int = 0,
     ) -> None:
         self._identity = identity
         self._status_port = status_port
         self._federation = identity.federation
-        self._participant = participant
         self._rules = Rules(self._federation.roster)
         # The log first: it locks the folder, and what follows is restored from it.
         self._store = _open_log(identity)
@@ -109,16 +115,29 @@ class ClientProcess:
         self._driver.on_decided = self._decided
         self._driver.on_failed = self._failed
         self._links.on_peer = self._peer
-        history = ClientHistory(identity.folder, self._federation.roster.run.hex())
-        self._learner = Learner(participant, history, self._driver.give)
         self._on_round = on_round
-        self._learner.on_round = self._completed
+        self._learner = self._make_learner(participant)
         self._compactor = LogCompactor(self._store, self._audit)
         self._rounds = epochs.rounds_left(identity)
-        self._tracker = ClientTracker(identity, self._client, self._rounds, participant.privacy)
-        self._driver.on_persisted = self._tracker.persisted
+        # Who only leaves sends no statistics, and so promises nothing about them.
+        privacy = None if participant is None else participant.privacy
+        self._tracker = ClientTracker(identity, self._client, self._rounds, privacy)
+        self._driver.on_persisted = self._persisted
+        self._signed: Upload | None = None  # the last upload that this client signed
+        for message in self._store.messages:
+            self._note_upload(message)
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stop_requested = asyncio.Event()
+
+    def _make_learner(self, participant: Participant | None) -> Learner | Leaver:
+        if participant is None:
+            public = self._federation.task.public
+            assert public is not None
+            return Leaver(~self._identity.party, public, self._driver.give)
+        history = ClientHistory(self._identity.folder, self._federation.roster.run.hex())
+        learner = Learner(participant, history, self._driver.give)
+        learner.on_round = self._completed
+        return learner
 
     async def run(self, once: bool) -> ClientEnded:
         """Run until the run has ended, or SIGTERM or SIGINT; with `once`, for one round."""
@@ -140,6 +159,8 @@ class ClientProcess:
         if finished:
             successor = self._client.parts.get(PartKind.SUCCESSOR, b"")
         round_ = 0 if last is None else last.record.round
+        if isinstance(self._learner, Leaver):
+            return ClientEnded(round_, finished, None, successor, self._learner.forgotten)
         return ClientEnded(round_, finished, self._learner.accuracies, successor)
 
     def activate_successor(self) -> None:
@@ -182,7 +203,7 @@ class ClientProcess:
             stopping.cancel()
             learning.cancel()
             # Cancelling does not reach the thread that trains.
-            self._participant.interrupt()
+            self._learner.interrupt()
         # Raises what any of them died of.
         for future in done:
             future.result()
@@ -209,6 +230,14 @@ class ClientProcess:
         # In a later turn, when all effects of this batch have been carried out.
         if self._compactor.due:
             asyncio.get_running_loop().call_soon(self._compact)
+
+    def _persisted(self, message: Message) -> None:
+        self._tracker.persisted(message)
+        self._note_upload(message)
+
+    def _note_upload(self, message: Message) -> None:
+        if isinstance(message.body, Upload):
+            self._signed = message.body
 
     def _completed(self, line: HistoryLine) -> None:
         self._tracker.completed(line)
@@ -255,6 +284,9 @@ class ClientProcess:
         client = ~self._identity.party
         if client not in clients:
             return news
+        counted = b""
+        if self._signed is not None and self._signed.round == number:
+            counted = self._signed.content
         row = clients.index(client)
         word = "kept" if verdict.kept_K[row] else "filtered"
         return replace(
@@ -263,6 +295,7 @@ class ClientProcess:
             score=int(verdict.score_K[row]),
             weight=100 * verdict.share(row),
             reason=verdict.why(row),
+            counted=counted,
         )
 
 
@@ -332,12 +365,16 @@ def participant(
     device: torch.device,
     prepare: Prepare = _nothing_to_prepare,
     classes: Sequence[str] = (),
+    renew: bool = False,
 ) -> Participant:
     """Return the learning of a client, on `data`: the name of a dataset, or a path.
 
-    `classes` are those that it declares, where noise hides which of them it has samples of.
+    `classes` are those that it declares, where noise hides which of them it has samples of. With
+    `renew` it sends statistics of these samples once more, in place of its last ones.
     """
     folder = identity.folder
+    if renew:
+        _check_revocable(identity)
     experiment, client, local = local_data(identity, data)
     prepare(experiment, local.dataset)
     contract = identity.federation.contract
@@ -355,6 +392,7 @@ def participant(
         member=~identity.party,
         before=epochs.rounds_before(folder),
         privacy=_privacy(identity, experiment, local, classes),
+        renew=renew,
     )
 
 
@@ -372,6 +410,14 @@ def _privacy(
         return None
     run = identity.federation.roster.run.hex()
     return ClientPrivacy.of(experiment, task, local, identity.folder, run, classes)
+
+
+def _check_revocable(identity: Identity) -> None:
+    if not identity.federation.task.is_revocable:
+        raise UserError(
+            "the members of this federation have not agreed that statistics can be taken back:"
+            " its federation.toml has no public.revocable = true"
+        )
 
 
 def _place(identity: Identity, experiment: Experiment, data: str) -> int:
@@ -423,23 +469,48 @@ def attend(
     status_port: int = 0,
     prepare: Prepare = _nothing_to_prepare,
     classes: Sequence[str] = (),
+    renew: bool = False,
 ) -> ClientEnded:
     """Take part in the federation of this folder, and in its successors, to the end.
 
-    `prepare` is called with the experiment and the data before a model is made.
+    `prepare` is called with the experiment and the data before a model is made. With `renew` the
+    client's statistics are replaced by those of its present samples.
     """
+    check_unmarked(folder)
     while True:
         epochs.complete_activation(folder)
         identity = load(folder)
-        learning = participant(identity, data, device, prepare, classes)
+        learning = participant(identity, data, device, prepare, classes, renew)
+        # Every run begins with an exchange of statistics, so the next need not be told.
+        renew = False
         ended = asyncio.run(_attend(identity, learning, once, on_round, status_port))
         if not ended.successor or once:
             return ended
 
 
+def take_back(folder: Path, status_port: int = 0) -> ClientEnded:
+    """Take back the statistics of this folder's client, and return once that is certified."""
+    while True:
+        epochs.complete_activation(folder)
+        identity = load(folder)
+        if identity.role != "client":
+            raise UserError(f"{folder} is a {identity.role}'s folder: only a client has statistics")
+        _check_revocable(identity)
+        # Before anything is sent: from now on the client must not be started as usual.
+        mark(folder, "requested")
+        ended = asyncio.run(_attend(identity, None, False, _ignore, status_port))
+        if ended.forgotten:
+            mark(
+                folder,
+                f"forgotten in round {ended.round} of run {identity.federation.roster.run.hex()}",
+            )
+        if ended.forgotten or not ended.successor:
+            return ended
+
+
 async def _attend(
     identity: Identity,
-    learning: Participant,
+    learning: Participant | None,
     once: bool,
     on_round: Callable[[HistoryLine], None],
     status_port: int,

@@ -20,6 +20,7 @@ from fedrfq.engine import counter_rng
 from fedrfq.engine.engine import Engine, Program
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
+from fedrfq.federation.retained import MARK, statistics_of
 from fedrfq.files import tensors
 from fedrfq.files.strict_json import to_json
 from fedrfq.learning import metrics
@@ -81,6 +82,7 @@ class Participant:
     was trained in. After a change of the federation, `client` is still the client's number in the
     experiment, `member` is its number in this run, and `before` counts the rounds of earlier runs.
     `privacy` adds the noise that the experiment asks for, if it does.
+    With `renew` the client replaces its statistics on the public map, until that has counted.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Participant:
         member: int | None = None,
         before: int = 0,
         privacy: ClientPrivacy | None = None,
+        renew: bool = False,
     ) -> None:
         _check_method(experiment)
         self.experiment = replace(experiment, train=replace(experiment.train, alone=True))
@@ -105,6 +108,7 @@ class Participant:
         self.before = before
         assert (privacy is not None) == experiment.privacy.used, "noise is not forgotten"
         self.privacy = privacy
+        self._renews = renew
         self.path = folder / "model.safetensors"
         self._dataset = local.dataset
         labels = [local.dataset.train_y[index] for index in local.partition.train]
@@ -143,7 +147,7 @@ class Participant:
     def takes_part(self, number: int) -> bool:
         """Tell whether the experiment selects this client for a round."""
         # By the round of this run, as servers count: a new run begins with such an exchange.
-        if self.experiment.public.due(number):
+        if self.experiment.public.due(number) or self._renews:
             return True
         return self.client in participants(self.experiment, self.before + number)
 
@@ -160,6 +164,13 @@ class Participant:
                 # Before the upload is returned, and so before it can be signed.
                 self._save()
             return self._upload()
+
+    def heard(self, number: int, counted: bytes) -> None:
+        """Learn which upload of this client, if any, was decided on in a round."""
+        if not self._renews or self._public is None:
+            return
+        # It may be one from before the client was started, of samples that it no longer has.
+        self._renews = statistics_of(counted) != self._public.upload(number, self.member)
 
     def interrupt(self) -> None:
         """Give up training that is under way; callable from another thread."""
@@ -249,6 +260,8 @@ class Participant:
     def _upload(self) -> bytes:
         if self._public is not None and self.experiment.public.due(self.round):
             return self._public.upload(self.round, self.member)
+        if self._public is not None and self._renews:
+            return MARK + self._public.upload(self.round, self.member)
         precision = self.experiment.method.precision()
         counts_J, values_JV = self._prototypes(precision)
         return encode(self.round, self.member, counts_J, values_JV, precision)

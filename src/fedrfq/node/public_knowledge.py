@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedrfq.learning.public.classifier import PublicClassifier
-from fedrfq.learning.public.classifier_file import save_classifiers
+from fedrfq.learning.public.classifier_file import CLASSIFIERS, save_classifiers
 from fedrfq.learning.public.exchange import PublicExchange
 from fedrfq.learning.public.features import vectors_of_tests
 from fedrfq.models.public_maps import PublicMap
@@ -59,14 +59,25 @@ class PublicKnowledge:
         return encode(round_, member, sent.counts_KJ[0], sent.values_KJV[0], sent.precision)
 
     def learn(self, known: Globals | None) -> None:
-        """Make the classifier of certified statistics, and keep it; the same are learned once."""
-        if known is None or (self._known is not None and _equal(known, self._known)):
+        """Make the classifier of certified statistics, and keep it; the same are learned once.
+
+        Where there are none, because everybody has taken theirs back, the classifier goes, too.
+        """
+        if known is None:
+            self._unlearn()
+            return
+        if self._known is not None and _equal(known, self._known):
             return
         (made,) = self._exchange.classifiers(known)
         self._folder.mkdir(exist_ok=True)
         save_classifiers(self._folder, [made], self._held_1J)
         self._classifier = made
         self._known = known
+
+    def _unlearn(self) -> None:
+        (self._folder / CLASSIFIERS).unlink(missing_ok=True)
+        self._classifier = None
+        self._known = None
 
     def tests(self) -> Tensor | None:
         """Return log-probabilities of the client's test samples, 1 × N × J; None if untaught."""

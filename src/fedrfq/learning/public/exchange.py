@@ -42,6 +42,7 @@ def public_task(map_: PublicMap, classes: int, privacy: Privacy | None = None) -
         values=values,
         every=map_.every,
         privacy=privacy,
+        revocable=map_.revocable,
     )
 
 

@@ -16,6 +16,7 @@ proportion to C then hides a sample just as well, and the classes less.
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -36,6 +37,7 @@ MIN_MOMENT_BITS = 12
 # float32 holds the square of a vector's norm.
 _MAX_NORM = 8.0
 _ALMOST_0 = 1e-12
+_LEAVE = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,14 @@ class PublicMap(ABC):
     every: int = option(
         0, "Rounds after which clients send their statistics again; 0 for once", "0 or more"
     )
+    revocable: bool = option(
+        False, "Whether clients can take their statistics back; servers keep everybody's latest"
+    )
+    leave: str = option(
+        "",
+        "Clients of a simulated run that leave and are forgotten, and in which round",
+        "ROUND:CLIENT, several with spaces between them",
+    )
 
     # Who made the map and under which terms; operators read this before they agree on a map.
     source: ClassVar[str] = ""
@@ -116,6 +126,11 @@ class PublicMap(ABC):
             )
         if self.every < 0:
             raise UserError(f"public.every must not be negative, not {self.every}")
+        if self.leaving() and not self.revocable:
+            raise UserError(
+                f"public.leave = '{self.leave}', but statistics cannot be taken back: "
+                "set public.revocable = true"
+            )
 
     @property
     def used(self) -> bool:
@@ -125,6 +140,19 @@ class PublicMap(ABC):
     def due(self, round_: int) -> bool:
         """Return whether clients send statistics on the map in this round."""
         return self.used and exchange_due(round_, self.every)
+
+    def leaving(self) -> dict[int, int]:
+        """Return the round in which each client leaves, for those that do."""
+        leaving: dict[int, int] = {}
+        for pair in self.leave.split():
+            found = _LEAVE.fullmatch(pair)
+            if not found or int(found[1]) < 2 or int(found[2]) in leaving:
+                raise UserError(
+                    f"public.leave has '{pair}': expected ROUND:CLIENT, as 5:3, with a round after "
+                    "the first and each client once"
+                )
+            leaving[int(found[2])] = int(found[1])
+        return leaving
 
     @abstractmethod
     def fingerprint(self) -> str:
