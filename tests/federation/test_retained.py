@@ -24,7 +24,7 @@ from fedrfq.federation.retained import (
     statistics_of,
     withdrawal,
 )
-from fedrfq.node.transport.budget import honest_sizes
+from fedrfq.node.transport.budget import client_pace
 from fedrfq.prototypes.fixed_point import Uploads, encode
 from fedrfq.robust.detectors import DETECTORS, Detector
 from fedrfq.robust.detectors.adaptive import AdaptiveDetector
@@ -137,8 +137,15 @@ def test_who_is_away_counts_with_what_it_sent_last() -> None:
     present = {k: content for k, content in sent(4).items() if k != 5}
     fourth = decide(app, 4, first, present)
     assert sent(1)[5] in fourth.state
-    clients, _ = codec.decode_verdicts(fourth.verdicts, REVOCABLE.classes)
+    clients, verdict = codec.decode_verdicts(fourth.verdicts, REVOCABLE.classes)
     assert clients == (0, 1, 2, 3, 4)
+    # The verdict is that on the latest statistics of all six, without the row of the absent one.
+    latest = {**sent(4), 5: sent(1)[5]}
+    everyone, _ = judged(latest, REVOCABLE, AdaptiveDetector(), CLIENTS)
+    assert verdict.weight_KJ.tolist() == everyone.weight_KJ[:5].tolist()
+    assert verdict.weight_KJ.any()
+    assert verdict.reason_KJ.tolist() == everyone.reason_KJ[:5].tolist()
+    assert verdict.score_K.tolist() == everyone.score_K[:5].tolist()
     gone = decide(app, 5, fourth, {5: take_back(5, 5)})
     assert gone.public == decide(app, 4, app.start(), present).public
 
@@ -242,11 +249,13 @@ def test_one_that_is_refused_has_no_row_and_the_others_have_theirs() -> None:
     assert found.length() == sum(map(len, found.encoded(2)))
 
 
-def test_messages_have_room_for_the_mark() -> None:
-    federation = agreed(keys(4, 3), REVOCABLE)
-    longest = MARK + statistics(2, 0, {0: 1, 1: 1, 2: 1})
-    signed = 45 + 8 + len(longest) + 64
-    assert honest_sizes(federation).by_kind[1] >= signed
+def test_frames_have_room_for_the_mark() -> None:
+    large = replace(REVOCABLE, moments=300, values=2_000)
+    frames = [
+        client_pace(agreed(keys(4, 3), public)).frame_bytes
+        for public in (replace(large, revocable=False), large)
+    ]
+    assert frames[1] == frames[0] + len(MARK)
 
 
 # As bytes
