@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from fedrfq.errors import UserError
 from fedrfq.privacy import mechanism
 from fedrfq.privacy.mechanism import class_sums, clipped, evenly, noisy_statistics
 from fedrfq.privacy.settings import Privacy
@@ -45,6 +46,22 @@ def test_all_values_that_are_rounded_up_are_clipped_too() -> None:
     assert np.linalg.norm(z_NV) * 2**14 <= length + VALUES
     assert VALUES * round(each) ** 2 > length**2
     assert exact_square(clipped(z_NV, length)[0]) <= length**2
+
+
+@pytest.mark.parametrize("length", [1e6, 1e12, 1e36])
+def test_vectors_far_beyond_the_norm_are_clipped(length: float) -> None:
+    """Their squares do not fit 64 bits: added up in these, some would look short.
+
+    A map computes in 32-bit floats, which end at 3 × 10³⁸.
+    """
+    for q_V in clipped(samples(20, length=length), SCALE.length):
+        assert SCALE.length**2 * 0.99 <= exact_square(q_V) <= SCALE.length**2
+
+
+def test_a_norm_whose_squares_do_not_fit_is_refused() -> None:
+    assert Privacy(noise=2.0).scale(2.0**16, VALUES).length ** 2 < 2**62
+    with pytest.raises(UserError, match=r"public\.norm = 65537 is too large"):
+        Privacy(noise=2.0).scale(2.0**16 + 1, VALUES)
 
 
 def test_what_is_short_enough_stays_as_it_is() -> None:

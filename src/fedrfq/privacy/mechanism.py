@@ -69,7 +69,11 @@ def evenly(samples: int, most: int) -> Ints:
 
 def clipped(z_NV: NDArray[np.floating], length: int) -> Ints:
     """Return features as whole numbers on the grid; no vector is longer than `length`."""
-    q_NV: Ints = np.rint(z_NV.astype(np.float64) * 2.0**FRACTION_BITS).astype(np.int64)
+    scaled_NV = z_NV.astype(np.float64) * 2.0**FRACTION_BITS
+    # Far beyond the norm, squares would not fit 64 bits, and such a vector would look short.
+    norm_N1 = np.linalg.norm(scaled_NV, axis=1, keepdims=True)
+    scaled_NV *= np.minimum(1, 2 * length / np.maximum(norm_N1, 1))
+    q_NV: Ints = np.rint(scaled_NV).astype(np.int64)
     square_N = np.einsum("nv,nv->n", q_NV, q_NV)
     long_N = np.flatnonzero(square_N > length**2)
     # Divided by the next larger whole number and rounded toward 0, which makes nothing longer.

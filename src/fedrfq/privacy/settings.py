@@ -16,6 +16,8 @@ UNITS = ("sample", "client")
 CLASSES = ("declared", "all")
 # The least noise × norm a value: `accountant` needs noise that is wide on the grid.
 _LEAST_A_VALUE = 1 / 4
+# The largest norm: the squares of a vector's whole numbers must fit 64 bits together.
+_MOST_NORM = 2.0**16
 _LEAST_NOISE = 0.05
 _MOST_NOISE = 1e6
 
@@ -95,6 +97,10 @@ class Privacy:
 
     def scale(self, norm: float, values: int) -> NoiseScale:
         """Return the noise for features clipped to a norm, of so many values."""
+        if norm > _MOST_NORM:
+            raise UserError(
+                f"public.norm = {norm:g} is too large for privacy.noise: at most {_MOST_NORM:g}"
+            )
         if self.noise * norm / math.sqrt(values) < _LEAST_A_VALUE:
             raise UserError(
                 f"privacy.noise = {self.noise:g} on features of the norm {norm:g} is too fine for"
