@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import pytest
 
 from fedrfq.committee import Simulated
 from fedrfq.errors import UserError
+from fedrfq.federation.application import Memory
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.public_task import PublicTask
 from fedrfq.privacy.settings import Privacy
+from fedrfq.prototypes.fixed_point import Globals, Uploads
+from fedrfq.robust.detectors import State, Verdict
+from fedrfq.robust.detectors.none import NoDetection
 from support.committees import PUBLIC, some_settings
+from support.committees import uploads as uploads_of
 
 PRIVATE = replace(PUBLIC, moments=0, privacy=Privacy(noise=2.0, budget=4.0))
 
@@ -74,3 +79,20 @@ def test_servers_allow_for_the_noise() -> None:
     assert not PRIVATE.bound.all_classes
     everything = replace(PRIVATE, privacy=Privacy(noise=2.0, classes="all"))
     assert everything.bound.all_classes
+
+
+def test_servers_tell_their_detector_of_the_noise() -> None:
+    """Messages do not say how much noise is in them, so the task does."""
+    seen = []
+
+    @dataclass(frozen=True)
+    class Watching(NoDetection):
+        def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:
+            seen.append(uploads.noise)
+            return super().judge(state, globals_, uploads)
+
+    asked = some_settings(detector=Watching(), public=PRIVATE)
+    task = asked.task
+    before = Memory(task.start_state(), Globals.none(task.classes, task.values))
+    task.decide(1, before, uploads_of(asked, 1))
+    assert seen == [PRIVATE.noise]
