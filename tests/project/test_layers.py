@@ -14,7 +14,7 @@ from support.paths import ROOT as PROJECT
 
 PAGE = PROJECT / "docs" / "concepts" / "architecture.md"
 BLOCKED = ["mlxtend", "pandas", "safetensors", "onnx", "nacl", "flwr", "hypothesis"]
-DECLARED = ["torch", "numpy", "scikit-learn", "scipy", "matplotlib", "typer", "rich"]
+DECLARED = ["torch", "llvmlite", "numpy", "scikit-learn", "scipy", "matplotlib", "typer", "rich"]
 
 
 def test_lower_layers_never_import_higher_ones() -> None:

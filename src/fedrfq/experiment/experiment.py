@@ -128,7 +128,7 @@ class Experiment:
     track: str = option(
         "",
         "Trackers that the run's figures are also written to, one or several",
-        "tensorboard, mlflow, wandb, trackio",
+        "tensorboard, mlflow, wandb, trackio, or a plugin's",
     )
     data: Data = option(help="The dataset", factory=Data)
     partition: PartitionKind = option(
@@ -374,25 +374,28 @@ class Experiment:
         if not self.public.used:
             # Experiments from before there were public maps keep their hashes, too.
             del table["public"]
+        elif not self.public.centred:
+            # … and those from before maps could be centred.
+            del table["public"]["centred"]
         if not self.privacy.used:
             # … and those from before there was noise.
             del table["privacy"]
         if self.cohorts:
             table["cohorts"] = [_cohort_table(cohort) for cohort in self.cohorts]
-        used = self._plugins(table)
+        used = self._plugins(table, tracker_names(self.track))
         if used:
             # Last: experiments without plugins keep their hashes.
             table["plugins"] = used
         return table
 
-    def _plugins(self, table: Table) -> list[dict[str, str]]:
+    def _plugins(self, table: Table, more: list[str]) -> list[dict[str, str]]:
         """Return the plugins that the experiment uses, by its classes and by names in its options.
 
-        A name may stand in any option, as that of an attack in `attack.then`.
+        A name may stand in any option, as that of an attack in `attack.then`; `more` are others.
         """
         sections = [getattr(self, key) for key in KINDS]
         models = [cohort.model for cohort in self.cohorts]
-        names = [self.method.rule()]
+        names = [self.method.rule(), *more]
         for key in (*PLAIN_SECTIONS, *KINDS):
             names += [value for value in table.get(key, {}).values() if isinstance(value, str)]
         return plugins.rows_of([type(part) for part in (*sections, *models)], names)
@@ -404,11 +407,20 @@ class Experiment:
         committees still belong to their experiments.
         """
         table = self.table()
-        # Who looks on changes nothing.
+        # Who looks on changes nothing: neither the trackers' names, nor the plugins they are from.
         table.pop("track", None)
+        table.pop("plugins", None)
+        used = self._plugins(table, [])
+        if used:
+            table["plugins"] = used
         if isinstance(self.committee, Direct):
             del table["committee"]
         return hashlib.sha256(toml.dump(table).encode()).hexdigest()
+
+
+def tracker_names(track: str) -> list[str]:
+    """Return the names of trackers that `track` lists."""
+    return [name.strip() for name in track.split(",") if name.strip()]
 
 
 def _cohort_table(cohort: Cohort) -> Table:

@@ -207,7 +207,8 @@ class Federation:
             raise UserError(f"{where} describes an impossible federation: {error}") from error
         except _MALFORMED as error:
             raise UserError(
-                f"{where} cannot be read as a federation.toml ({error}): copy it again"
+                f"{where} cannot be read as a federation.toml ({error}): copy it again, or use the"
+                " version of this program that its founder used"
             ) from error
         if not is_exact:
             raise UserError(
@@ -235,14 +236,18 @@ def _parse(table: Mapping[str, Any]) -> Federation:
     network = None
     if "network" in table:
         network = _parse_network(table["network"], [row for rows in parties for row in rows])
-        plugins.recall(toml.strict(network.experiment).get("plugins", []))
+        agreed = toml.strict(network.experiment).get("plugins", [])
+        plugins.recall(agreed)
     contract = None
     if "contract" in table:
         contract = Contract.read(table["contract"])
+    task = _parse_task(table, len(clients))
+    if network is not None:
+        _check_agreed(task, agreed)
     return Federation(
         table["experiment"],
         timings,
-        _parse_task(table, len(clients)),
+        task,
         servers,
         clients,
         network,
@@ -250,6 +255,17 @@ def _parse(table: Mapping[str, Any]) -> Federation:
         table["protocol"],
         contract,
     )
+
+
+def _check_agreed(task: Task, agreed: list[Mapping[str, str]]) -> None:
+    """Raise UserError where servers would decide by a plugin that the members did not agree on."""
+    for part in (task.detector, task.detector.rule(task.rule)):
+        owner = plugins.owner_of(part)
+        if owner is not None and owner.sha256 not in [row["sha256"] for row in agreed]:
+            raise UserError(
+                f"{type(part).__qualname__} is of the plugin {owner.name}, which the experiment "
+                "does not name: found the federation with --plugin"
+            )
 
 
 def _check_protocol(table: Mapping[str, Any], where: str) -> None:

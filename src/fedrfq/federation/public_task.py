@@ -8,7 +8,7 @@ hold second moments: a packed triangle, cut into rows.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from fedrfq.errors import UserError
@@ -82,9 +82,11 @@ class PublicTask:
     @cached_property
     def bound(self) -> NormBound:
         """How long the rows of an upload may be."""
-        return NormBound.of(
+        bound = NormBound.of(
             self.norm, self.classes, self.moments, self.values, self.precision, self.noise
         )
+        all_classes = self.privacy is not None and self.privacy.classes == "all"
+        return replace(bound, all_classes=all_classes)
 
     @cached_property
     def noise(self) -> NoiseScale | None:

@@ -89,7 +89,14 @@ class PublicStack:
             experiment, partition, _ = run
             labels = believed_labels(*run, self.dataset)
             exchanges.append(
-                PublicExchange.of(experiment.public, partition, labels, self.dataset, self.device)
+                PublicExchange.of(
+                    experiment.public,
+                    partition,
+                    labels,
+                    self.dataset,
+                    self.device,
+                    noisy=experiment.privacy.used,
+                )
             )
         return exchanges
 

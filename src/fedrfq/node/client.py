@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from fedrfq.consensus.client import Client
 from fedrfq.consensus.events import Decided, LeftOut, Outcome
 from fedrfq.consensus.messages import Certificate, PartKind
 from fedrfq.consensus.rules import Rules
-from fedrfq.data import DATASETS
+from fedrfq.data import DATASETS, Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
 from fedrfq.federation import codec
@@ -28,6 +28,7 @@ from fedrfq.federation.public_task import PublicTask
 from fedrfq.files import toml
 from fedrfq.learning.public.exchange import public_task
 from fedrfq.node import hosting, local_dataset
+from fedrfq.node.client_privacy import ClientPrivacy
 from fedrfq.node.driver import Driver
 from fedrfq.node.learner import Learner, News
 from fedrfq.node.local_dataset import LocalDataset
@@ -47,6 +48,8 @@ from fedrfq.node.transport.budget import honest_sizes
 from fedrfq.node.transport.links import Links
 from fedrfq.prototypes.fixed_point import Globals
 
+# What is done before a client's model is made, with the experiment and the client's data.
+Prepare = Callable[[Experiment, Dataset], None]
 # The folder in which a client keeps its model.
 MODEL = "model"
 # What a client needs of a round's outcome; the detector's state is for servers.
@@ -112,7 +115,7 @@ class ClientProcess:
         self._learner.on_round = self._completed
         self._compactor = LogCompactor(self._store, self._audit)
         self._rounds = epochs.rounds_left(identity)
-        self._tracker = ClientTracker(identity, self._client, self._rounds)
+        self._tracker = ClientTracker(identity, self._client, self._rounds, participant.privacy)
         self._driver.on_persisted = self._tracker.persisted
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stop_requested = asyncio.Event()
@@ -278,6 +281,10 @@ def _ignore(_: HistoryLine) -> None:
     """Do nothing: nobody watches."""
 
 
+def _nothing_to_prepare(_: Experiment, __: Dataset) -> None:
+    """Do nothing: the experiment's model is known by its name."""
+
+
 def _open_log(identity: Identity) -> WriteAheadLog:
     hosting.check_own(identity.folder)
     try:
@@ -319,10 +326,20 @@ def local_data(identity: Identity, data: str) -> tuple[Experiment, int, LocalDat
     return experiment, client, local
 
 
-def participant(identity: Identity, data: str, device: torch.device) -> Participant:
-    """Return the learning of a client, on `data`: the name of a dataset, or a path."""
+def participant(
+    identity: Identity,
+    data: str,
+    device: torch.device,
+    prepare: Prepare = _nothing_to_prepare,
+    classes: Sequence[str] = (),
+) -> Participant:
+    """Return the learning of a client, on `data`: the name of a dataset, or a path.
+
+    `classes` are those that it declares, where noise hides which of them it has samples of.
+    """
     folder = identity.folder
     experiment, client, local = local_data(identity, data)
+    prepare(experiment, local.dataset)
     contract = identity.federation.contract
     if contract is not None and (missing := contract.missing(local.dataset.train_y.tolist())):
         log_event("this client has no samples of some classes", classes=", ".join(missing))
@@ -337,7 +354,24 @@ def participant(identity: Identity, data: str, device: torch.device) -> Particip
         run=identity.federation.roster.run.hex(),
         member=~identity.party,
         before=epochs.rounds_before(folder),
+        privacy=_privacy(identity, experiment, local, classes),
     )
+
+
+def _privacy(
+    identity: Identity, experiment: Experiment, local: LocalDataset, classes: Sequence[str]
+) -> ClientPrivacy | None:
+    """Return what the client promises its samples; None where no noise was agreed on."""
+    task = identity.federation.task.public
+    if task is None or task.privacy is None:
+        if classes:
+            raise UserError(
+                "--classes: the federation adds no noise, so classes without samples are not"
+                " uploaded; leave it out"
+            )
+        return None
+    run = identity.federation.roster.run.hex()
+    return ClientPrivacy.of(experiment, task, local, identity.folder, run, classes)
 
 
 def _place(identity: Identity, experiment: Experiment, data: str) -> int:
@@ -367,7 +401,8 @@ def _experiment(identity: Identity) -> Experiment:
 def _check_public(identity: Identity, experiment: Experiment) -> None:
     """Check that this program makes of the experiment the public map that the members agreed on."""
     agreed = identity.federation.task.public
-    found = public_task(experiment.public, identity.federation.task.classes)
+    classes = identity.federation.task.classes
+    found = public_task(experiment.public, classes, experiment.privacy)
     for field in fields(PublicTask):
         expected = getattr(agreed, field.name, None)
         here = getattr(found, field.name, None)
@@ -386,12 +421,17 @@ def attend(
     once: bool = False,
     on_round: Callable[[HistoryLine], None] = _ignore,
     status_port: int = 0,
+    prepare: Prepare = _nothing_to_prepare,
+    classes: Sequence[str] = (),
 ) -> ClientEnded:
-    """Take part in the federation of this folder, and in its successors, to the end."""
+    """Take part in the federation of this folder, and in its successors, to the end.
+
+    `prepare` is called with the experiment and the data before a model is made.
+    """
     while True:
         epochs.complete_activation(folder)
         identity = load(folder)
-        learning = participant(identity, data, device)
+        learning = participant(identity, data, device, prepare, classes)
         ended = asyncio.run(_attend(identity, learning, once, on_round, status_port))
         if not ended.successor or once:
             return ended

@@ -39,7 +39,7 @@ class UploadKey:
 
 @dataclass(frozen=True)
 class DrawnUpload:
-    """A message as it is signed, and the noise in it."""
+    """An upload with noise in it, and how much that is."""
 
     content: bytes
     noise: float
@@ -56,17 +56,17 @@ class DrawnUploads:
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
         self._drawn: dict[UploadKey, DrawnUpload] = {}
-        if folder is not None and folder.is_dir():
-            for path in sorted(folder.glob("*.upload")):
-                self._drawn.update([_read(path)])
+        self._look()
 
     def get(self, key: UploadKey) -> DrawnUpload | None:
         """Return an upload if it was drawn before."""
+        if key not in self._drawn:
+            self._look()
         return self._drawn.get(key)
 
     def once(self, key: UploadKey, draw: Callable[[], DrawnUpload]) -> DrawnUpload:
         """Return an upload, which is drawn if it never was. Then it is on the disk for good."""
-        found = self._drawn.get(key)
+        found = self.get(key)
         if found is not None:
             return found
         drawn = draw()
@@ -76,11 +76,20 @@ class DrawnUploads:
         self._drawn[key] = drawn
         return drawn
 
-    def of(self, client: int | None = None) -> list[DrawnUpload]:
-        """Return what a client has drawn so far; by default, all uploads of the folder."""
-        return [
-            drawn for key, drawn in self._drawn.items() if client is None or key.client == client
-        ]
+    def of(self, client: int) -> list[DrawnUpload]:
+        """Return what a client has drawn so far, in all runs."""
+        self._look()
+        # Of a copy: another thread may draw meanwhile.
+        return [drawn for key, drawn in list(self._drawn.items()) if key.client == client]
+
+    def _look(self) -> None:
+        """Take up what is in the folder: another process may have drawn since."""
+        if self.folder is None or not self.folder.is_dir():
+            return
+        known = {key.file for key in list(self._drawn)}
+        for path in sorted(self.folder.glob("*.upload")):
+            if path.name not in known:
+                self._drawn.update([_read(path)])
 
 
 def _write(folder: Path, key: UploadKey, drawn: DrawnUpload) -> None:

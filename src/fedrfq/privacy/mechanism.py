@@ -57,7 +57,7 @@ def noisy_statistics(
     sums_JW[~declared_J] = 0
     rows = np.flatnonzero(declared_J)
     noise = discrete_gaussian(scale.sigma, len(rows) * sums_JW.shape[1], source)
-    sums_JW[rows] += noise.reshape(len(rows), -1)
+    sums_JW[rows] += noise.reshape(len(rows), sums_JW.shape[1])
     return _as_uploaded(sums_JW, declared_J, scale.one, precision)
 
 

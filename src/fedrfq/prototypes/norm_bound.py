@@ -41,6 +41,7 @@ class NormBound:
     mean_slack: Fraction
     moment_slack: Fraction
     noise: NoiseScale | None = None
+    all_classes: bool = False  # whether a client sends all classes or, with no budget left, none
 
     @staticmethod
     def of(
@@ -68,6 +69,9 @@ class NormBound:
 
     def problem(self, counts_J: Ints, values_JV: Ints) -> str | None:
         """Return what exceeds the bound, or None if nothing does."""
+        sent = int(np.count_nonzero(counts_J[: self.classes]))
+        if self.all_classes and 0 < sent < self.classes:
+            return f"it has {sent} classes: with noise, clients send all {self.classes}, or none"
         # A row's squares fit into 64 bits, those of all rows together may not.
         squares = np.einsum("jv,jv->j", values_JV, values_JV).tolist()
         for number, square in enumerate(squares[: self.classes]):

@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedrfq.errors import UserError
+from fedrfq.plugins import owner_of
 from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
 from fedrfq.robust.centres import FULL
 from fedrfq.robust.detectors.detector import Detector, Reason, Verdict
 from fedrfq.robust.detectors.lone_classes import without_those_on_top
+from fedrfq.robust.exactness import inexact
 from fedrfq.robust.rules import RULES, Rule
 from fedrfq.robust.state import State, inner_state, outer_state
 
@@ -71,6 +73,14 @@ def check_exact(detector: Detector, rule: str, servers: int) -> None:
                 f"{servers} servers must decide the same bytes, and the {what} "
                 f"{type(part).__qualname__} does not say that it is exact: compute on integers "
                 'and declare `exact = True`, or trust one server: committee.name = "direct"'
+            )
+        # A plugin's word is not enough; what is our own is tested.
+        why = inexact(part) if owner_of(part) else ""
+        if why:
+            raise UserError(
+                f"{servers} servers must decide the same bytes, and the {what} "
+                f"{type(part).__qualname__} calls itself exact, but {why}: compute on integers, "
+                'or trust one server: committee.name = "direct"'
             )
 
 

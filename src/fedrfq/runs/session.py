@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from fedrfq.learning.round_loop import Diverged, LoopState, RoundLoop
 from fedrfq.models.stacked import Params
 from fedrfq.privacy.drawn_uploads import FOLDER
 from fedrfq.prototypes.fixed_point import Uploads
-from fedrfq.runs import privacy_record, trail
+from fedrfq.runs import failure, privacy_record, trail
 from fedrfq.runs.callbacks import Callback, Callbacks
 from fedrfq.runs.environment import described, differences, environment, here
 from fedrfq.runs.recorded_run import RecordedRun
@@ -185,9 +185,22 @@ class Session:
         self._tell("on_start")
         try:
             yield from self._advance()
-        except Exception:
+        except Exception as error:
+            self._keep_last_round()
+            for run in self.runs:
+                failure.note(run.path, error)
             self._tell("on_end", "failed")
             raise
+
+    def _keep_last_round(self) -> None:
+        """Leave a checkpoint of the last whole round, whatever has failed since."""
+        if not self.state.round:
+            return
+        # Where that fails as well, the first error is the one to tell.
+        with suppress(OSError, UserError):
+            for run in self.runs:
+                run.rewind(self.state.round)
+            self.checkpoint()
 
     def _advance(self) -> Iterator[list[RoundOutcome]]:
         for run in self.runs:

@@ -53,6 +53,7 @@ class PublicExchange:
     classes: int
     vectors: tuple[Tensor, ...]  # N × V for each client
     labels: tuple[Tensor, ...]  # as the client believes them to be
+    noisy: bool = False  # whether clients add noise to what they upload, for privacy
     # The newest statistics that classifiers were made from, and these.
     _made: dict[bytes, list[PublicClassifier]] = field(
         default_factory=dict, repr=False, compare=False
@@ -65,6 +66,8 @@ class PublicExchange:
         labels: Sequence[Ints],
         dataset: Dataset,
         device: torch.device,
+        *,
+        noisy: bool = False,
     ) -> PublicExchange:
         """Return the exchange of a partition's clients, who believe in these labels."""
         return PublicExchange(
@@ -72,6 +75,7 @@ class PublicExchange:
             len(dataset.classes),
             tuple(vectors(map_, dataset, "train", own, device) for own in partition.train),
             tuple(torch.from_numpy(own).to(device) for own in labels),
+            noisy,
         )
 
     def uploads(self, clients: Sequence[int]) -> Uploads:
@@ -99,7 +103,7 @@ class PublicExchange:
         # Statistics mostly stay as they were, and a run asks again at every checkpoint.
         if key not in self._made:
             device = self.vectors[0].device
-            certified = CertifiedStatistics.of(known, self.classes, device)
+            certified = CertifiedStatistics.of(known, self.classes, device, self.noisy)
             self._made.clear()
             self._made[key] = [
                 classifier(self.map_, certified, z_NV, y_N)

@@ -2,8 +2,7 @@
 
 Two clients *disagree* by the root of the mean squared distance of their prototypes, over the
 classes that both of them sent. Clients without a common class do not disagree. It depends on these
-two uploads alone: nobody else can change it. Where clients add noise for their samples' privacy,
-what that noise explains is no disagreement.
+two uploads alone: nobody else can change it.
 
 What m liars cannot make up, of whatever they send:
 
@@ -19,7 +18,7 @@ import numpy as np
 
 from fedrfq.prototypes.fixed_point import Ints, Uploads
 from fedrfq.robust.distances import Points, isqrt
-from fedrfq.robust.honest_noise import noise_squares
+from fedrfq.robust.honest_noise import SPARE_BITS, noise_squares
 
 
 def disagreements(uploads: Uploads) -> Ints:
@@ -36,12 +35,20 @@ def disagreements(uploads: Uploads) -> Ints:
     product_KK = (points.values_NV @ points.values_NV.T).astype(np.int64)
     apart_KK = theirs_KK + theirs_KK.T - 2 * product_KK
     classes_KK = (common_KJ @ common_KJ.T).astype(np.int64)
-    # Twice what is usual, because noise is sometimes more than that.
-    noise_KJ = 2 * noise_squares(uploads, 2 * points.shift)
-    noise_KK = noise_KJ @ held_KJ.T.astype(np.int64)
-    unexplained_KK = np.maximum(apart_KK - noise_KK - noise_KK.T, 0)
-    mean_KK = unexplained_KK // np.maximum(classes_KK, 1)
+    mean_KK = apart_KK // np.maximum(classes_KK, 1)
     return isqrt(mean_KK) << points.shift
+
+
+def explained(uploads: Uploads) -> Ints:
+    """Return the disagreement of any two clients that the noise of both explains; 0 without noise.
+
+    It depends on these two uploads alone as well. It is that of twice the usual noise, because
+    noise is sometimes more, and honest clients do not agree without it either.
+    """
+    common_KJ = uploads.held_KJ.astype(np.int64)
+    noise_KK = 2 * noise_squares(uploads) @ common_KJ.T
+    classes_KK = np.maximum(common_KJ @ common_KJ.T, 1)
+    return isqrt((noise_KK + noise_KK.T) // classes_KK) << SPARE_BITS // 2
 
 
 def partners(uploads: Uploads) -> Ints:

@@ -40,11 +40,9 @@ from fedrfq.robust.detectors.detector import (
     State,
     Verdict,
 )
-from fedrfq.robust.honest_noise import noise_squares
+from fedrfq.robust.honest_noise import SPARE_BITS, noise_squares
 
 _MIN_HOLDERS = 3
-# Squares lose so many bits, which are far below a value's rounding, to leave room for counts.
-_SPARE_BITS = 16
 _PERCENT = 100
 _MAX_LIMIT = 1_000_000
 _MAX_SCORE = 2**62
@@ -91,7 +89,7 @@ def _spreads(uploads: Uploads) -> Ints:
     """Return n·d² of every upload and class; 0 for classes that a client does not hold."""
     difference_KJV = uploads.values_KJV - median(uploads)
     square_KJ = np.einsum("kjv,kjv->kj", difference_KJV, difference_KJV)
-    spread_KJ: Ints = (square_KJ >> _SPARE_BITS) * uploads.counts_KJ
+    spread_KJ: Ints = (square_KJ >> SPARE_BITS) * uploads.counts_KJ
     return spread_KJ
 
 
@@ -100,7 +98,7 @@ def _rounding(uploads: Uploads) -> Ints:
 
     Claims of more samples than those of the class's median holder buy nothing.
     """
-    square = _ROUNDED_VALUES * uploads.precision.step**2 >> _SPARE_BITS
+    square = _ROUNDED_VALUES * uploads.precision.step**2 >> SPARE_BITS
     most_J = lower_medians(uploads.counts_KJ)
     rounding_KJ: Ints = square * np.minimum(uploads.counts_KJ, most_J)
     return rounding_KJ
@@ -108,7 +106,7 @@ def _rounding(uploads: Uploads) -> Ints:
 
 def _noise(uploads: Uploads) -> Ints:
     """Return n·d² of uploads that differ from the median by what noise does to both."""
-    square_KJ = noise_squares(uploads, _SPARE_BITS)
+    square_KJ = noise_squares(uploads)
     # That of the median is no more than that of the class's median holder.
     median_J = np.where(square_KJ.any(0), lower_medians(square_KJ), 0)
     noise_KJ: Ints = (square_KJ + median_J) * uploads.counts_KJ
