@@ -9,12 +9,9 @@ checkpoints/      parameters, global prototypes and models, statistics on a publ
                   detector's memory (safetensors); only the newest one is kept
 result.json       the summary of a finished run
 result-so-far.json  the same of a run that was stopped early from Python
-<<<<<<< HEAD
 failed.json       why a run failed, until it goes on
-=======
 privacy.json      with noise: what may be claimed of each client's privacy
 privacy/          with noise: every upload that was drawn, once and for all
->>>>>>> main
 partition.csv     how many samples of each class each client holds
 prototypes.safetensors  what the clients of a finished run sent in the last round, and the result
 public.safetensors  with a public map: every client's classifier of all classes
