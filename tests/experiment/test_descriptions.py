@@ -17,6 +17,7 @@ from fedrfq.experiment.reference import ConfigKey, all_options, sections
 from fedrfq.files.options import described, settable
 from fedrfq.methods import METHODS
 from fedrfq.models.public_maps import PUBLIC_MAPS
+from fedrfq.privacy.settings import Privacy
 from fedrfq.prototypes.pooling import POOLS, Pool
 from fedrfq.robust.attacks import ATTACKS
 from fedrfq.robust.detectors import DETECTORS
@@ -32,7 +33,12 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
     "committee": COMMITTEES,
     "public": PUBLIC_MAPS,
 }
-PLAIN: dict[str, type[Any]] = {"data": Data, "pool": Pool, "train": TrainingOptions}
+PLAIN: dict[str, type[Any]] = {
+    "data": Data,
+    "pool": Pool,
+    "train": TrainingOptions,
+    "privacy": Privacy,
+}
 CLASSES = [
     Experiment,
     Cohort,

@@ -22,6 +22,12 @@ def test_experiments_without_a_map_keep_their_hashes() -> None:
     assert load(sets=["public.name=none"]).hash() == OLD_HASH
 
 
+def test_maps_that_are_not_centred_keep_their_hashes() -> None:
+    before = "a8c93dcea536593cab1be488b7d0bce6f3462612d0957fe961829bc9374be3db"
+    assert load(sets=[MAP]).hash() == before
+    assert load(sets=[MAP, "public.centred=true"]).hash() != before
+
+
 def test_a_map_and_its_settings_are_part_of_the_hash() -> None:
     changes = [[], [MAP], [MAP, "public.bits=6"], [MAP, "public.every=3"], [MAP, "public.second=8"]]
     assert len({load(sets=sets).hash() for sets in changes}) == len(changes)

@@ -146,6 +146,6 @@ def test_statistics_of_a_federation_without_a_map_are_refused() -> None:
 def test_every_field_is_in_the_file() -> None:
     """A field that the file did not name could differ between servers."""
     text = federation(replace(PUBLIC, revocable=True)).text
-    names = {field.name for field in fields(PUBLIC)} - {"precision"} | {"bits"}
+    names = {field.name for field in fields(PUBLIC)} - {"precision", "privacy"} | {"bits"}
     section = text.split("[public]\n")[1].split("\n\n")[0]
     assert {line.split(" = ")[0] for line in section.splitlines()} == names

@@ -18,11 +18,15 @@ from fedrfq.federation.retained import MARK
 from fedrfq.files import tensors
 from fedrfq.learning.evaluation import RoundOutcome
 from fedrfq.learning.public.classifier_file import CLASSIFIERS, load_classifier
+from fedrfq.learning.public.exchange import PublicExchange, public_task
 from fedrfq.learning.public.features import vectors
 from fedrfq.learning.round_loop import LoopState, RoundLoop, check_stackable, program_key
 from fedrfq.node import local_dataset
+from fedrfq.node.client_privacy import ClientPrivacy
 from fedrfq.node.participant import Interrupted, Participant
 from fedrfq.node.public_knowledge import PublicKnowledge
+from fedrfq.privacy.drawn_uploads import DrawnUploads
+from fedrfq.privacy.settings import Privacy
 from fedrfq.prototypes.fixed_point import Globals, Precision, admit
 from support.small import CPU, tiny
 
@@ -456,6 +460,31 @@ def test_missing_weights_are_reported_at_the_start(
     experiment = tiny(public={"name": "resnet18"})
     with pytest.raises(UserError, match="run: fedrfq data get resnet18"):
         participant(experiment, 0, mnist, tmp_path)
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_a_client_takes_noise_out_exactly_where_it_adds_some(
+    noisy: bool, mnist: Dataset, tmp_path: Path
+) -> None:
+    experiment = tiny(public=MAP)
+    map_ = experiment.public
+    local = local_dataset.share(experiment, 0, mnist)
+    labels = [mnist.train_y[index] for index in local.partition.train]
+    exchange = PublicExchange.of(map_, local.partition, labels, mnist, CPU, noisy=noisy)
+    privacy = None
+    if noisy:
+        task = public_task(map_, 10, Privacy(noise=2.0))
+        assert task is not None
+        privacy = ClientPrivacy(task, np.ones(10, np.bool_), DrawnUploads(), "")
+    held_1J = torch.ones(1, 10).bool()
+    own = PublicKnowledge(map_, local, held_1J, CPU, tmp_path, privacy=privacy)
+    sent = exchange.uploads([0])
+    known = Globals(sent.counts_KJ[0] > 0, sent.values_KJV[0])
+    own.learn(known)
+    found = load_classifier(tmp_path, 0)
+    assert found is not None
+    expected = exchange.classifiers(known)[0].weight_VJ
+    assert torch.allclose(found[0].weight_VJ, expected.double(), atol=1e-5)
 
 
 def test_images_that_are_none_of_the_maps_are_refused(mnist: Dataset, tmp_path: Path) -> None:

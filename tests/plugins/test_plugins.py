@@ -11,6 +11,7 @@ import pytest
 
 import fedrfq
 from fedrfq import plugins
+from fedrfq.api.new_plugin import write
 from fedrfq.errors import UserError
 from fedrfq.experiment import from_table
 from fedrfq.files import toml
@@ -362,3 +363,41 @@ def test_a_server_step_must_be_declared(tmp_path: Path) -> None:
     fedrfq.load_plugin(written(tmp_path, "pull.py", PULL + step))
     with pytest.raises(UserError, match="declare `trains_server = True`"):
         fedrfq.load(sets=["method.name=pull"])
+
+
+# What plugins may give that is not as it should
+
+
+def test_a_partition_that_leaves_a_client_with_nothing_is_named(tmp_path: Path) -> None:
+    text = """
+from dataclasses import dataclass
+import numpy as np
+import fedrfq
+from fedrfq.data.partition import Partition
+
+@fedrfq.register("partition", "uneven")
+@dataclass(frozen=True)
+class Uneven:
+    def deal(self, dataset, clients, rng):
+        own = [np.arange(20)] * (clients - 1) + [np.arange(0)]
+        return Partition.of(dataset, own, own)
+"""
+    path = written(tmp_path, "uneven.py", text)
+    words = ("run", "--plugin", path, "--set", "partition.name=uneven", "--set", "clients=3")
+    error = command(*words, "--out", tmp_path / "runs", expect=2).stderr
+    assert "the partition Uneven gives client 2 0 training and 0 test samples" in error
+    written(tmp_path, "uneven.py", text.replace("(clients - 1)", "clients"))
+    new_process()
+    error = command(*words, "--out", tmp_path / "runs", expect=2).stderr
+    assert "the partition Uneven must deal to 3 clients" in error
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_tracker_of_ones_own_is_recorded_and_changes_no_hash(tmp_path: Path) -> None:
+    write("tracker", "lines", tmp_path)
+    fedrfq.load_plugin(tmp_path / "lines.py")
+    plain = fedrfq.load(sets=TINY)
+    watched = fedrfq.load(sets=[*TINY, "track=lines"])
+    assert [row["name"] for row in watched.table()["plugins"]] == ["lines.py"]
+    assert watched.hash() == plain.hash()
+    assert "lines" in command("list", "trackers").stdout

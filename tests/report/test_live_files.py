@@ -88,8 +88,9 @@ def test_whatever_lies_in_the_files_the_server_goes_on(error: Exception) -> None
     looking._look()
     state = json.loads(looking._newest().text)
     assert state["title"] == "Waiting for a run"
-    expected = "mend it" if isinstance(error, UserError) else "cannot be shown (ValueError('odd'))"
-    assert expected in state["subtitle"]
+    # What the user can mend is said in its own words.
+    odd = "What is there cannot be shown (ValueError('odd'))."
+    assert state["subtitle"] == ("mend it" if isinstance(error, UserError) else odd)
 
 
 def test_a_federation_is_watched_alone_and_a_run_with_a_committee_is_a_run(tmp_path: Path) -> None:

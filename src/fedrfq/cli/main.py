@@ -17,6 +17,7 @@ import typer
 
 import fedrfq
 from fedrfq.cli import (
+    audit_privacy,
     client,
     committee,
     compare,
@@ -29,6 +30,7 @@ from fedrfq.cli import (
     keys,
     local_cluster,
     plugins,
+    privacy,
     report,
     reproduce,
     run,
@@ -124,6 +126,7 @@ app.command(rich_help_panel=_EXPERIMENTS)(finished_run.predict)
 app.command(rich_help_panel=_EXPERIMENTS)(finished_run.export)
 app.command(rich_help_panel=_EXPERIMENTS)(config.config)
 app.command("list", rich_help_panel=_EXPERIMENTS)(config.list_)
+app.command(rich_help_panel=_EXPERIMENTS)(privacy.privacy)
 app.add_typer(data.app, name="data", rich_help_panel=_EXPERIMENTS)
 app.command(rich_help_panel=_EXPERIMENTS)(plugins.new)
 app.command(rich_help_panel=_EXPERIMENTS)(plugins.check)
@@ -141,6 +144,7 @@ app.command(rich_help_panel=_NETWORK)(client.client)
 app.command(rich_help_panel=_NETWORK)(client.forget)
 app.command(rich_help_panel=_AUDIT)(verify.verify)
 app.command(rich_help_panel=_AUDIT)(evidence.evidence)
+app.command("audit-privacy", rich_help_panel=_AUDIT)(audit_privacy.audit_privacy)
 
 
 def main() -> None:

@@ -259,6 +259,7 @@ def _figures(records: list[RoundRecord]) -> str:
 def _dry_run(experiments: list[Experiment], device: Any) -> None:
     """Print which data each client would train on, how long it would take, and the memory used."""
     from fedrfq.learning.round_loop import RoundLoop
+    from fedrfq.runs import privacy_record
     from fedrfq.runs.estimate import estimate
     from fedrfq.runs.public_summary import planned_rows
 
@@ -280,7 +281,8 @@ def _dry_run(experiments: list[Experiment], device: Any) -> None:
     dealt = partition.realised
     held = f"{dealt['classes_mean']:.2f} ± {dealt['classes_std']:.2f} classes per client"
     say(console, f"{held}; {dealt['samples_min']} to {dealt['samples_max']} training samples")
-    for label, fact in planned_rows(experiments[0], partition, len(loop.dataset.classes)):
+    planned = planned_rows(experiments[0], partition, len(loop.dataset.classes))
+    for label, fact in planned + privacy_record.planned_rows(experiments[0]):
         say(console, f"{label}: {fact}")
     say(console, f"{cost.samples:,} samples in {loop.experiments[0].rounds} rounds")
     say(console, f"expected time: about {cost.seconds:,.0f} s; memory so far: {memory}")

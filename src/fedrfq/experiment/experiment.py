@@ -26,6 +26,7 @@ from fedrfq.methods.fedrfq import FedRFQ
 from fedrfq.models import Model
 from fedrfq.models.cnn import CNN
 from fedrfq.models.public_maps import NoMap, PublicMap
+from fedrfq.privacy.settings import Privacy
 from fedrfq.prototypes.fixed_point import MAX_VALUES
 from fedrfq.prototypes.pooling import Pool
 from fedrfq.robust.aggregation import check_exact
@@ -154,6 +155,9 @@ class Experiment:
         help="The public feature map on which clients exchange statistics of their classes",
         factory=NoMap,
     )
+    privacy: Privacy = option(
+        help="The noise that hides single samples, or clients, on the public map", factory=Privacy
+    )
 
     def __post_init__(self) -> None:
         for key, least in (("rounds", 1), ("clients", 1), ("checkpoint", 1), ("seed", 0)):
@@ -177,6 +181,7 @@ class Experiment:
         self._check_attack()
         self._check_cohorts()
         self._check_prototypes()
+        self._check_privacy()
 
     def _check_attack(self) -> None:
         """Refuse an attack without attackers, or by more clients than there are."""
@@ -290,6 +295,44 @@ class Experiment:
                 f"more than the {MAX_VALUES} an upload can hold: choose a smaller model"
             )
 
+    def _check_privacy(self) -> None:
+        """Refuse noise without anything to add it to, or that others would misunderstand."""
+        if not self.privacy.used:
+            return
+        if not self.public.used:
+            raise UserError(
+                "privacy.noise is added to statistics on a public map, whose vectors have a norm"
+                " that one sample cannot exceed: set public.name, such as 'random'"
+            )
+        if self.public.moments != "none":
+            raise UserError(
+                "public.moments with privacy.noise: one sample changes second moments by far more"
+                " than means, and they are sent without noise; set public.moments = 'none'"
+            )
+        if not self.detector.knows_noise:
+            raise UserError(
+                f"detector '{name_of(KINDS['detector'], self.detector)}' does not know how much"
+                " noise honest clients add, and would drop them for it: use detector.name ="
+                " 'sampling', 'adaptive' or 'none'"
+            )
+        if self.privacy.budget and self.uncovered():
+            raise UserError(
+                f"privacy.budget cannot be kept, since there is no ε: {self.uncovered()}"
+            )
+        # Raises where the noise does not suit the grid.
+        self.privacy.scale(self.public.limit(), self.public.values())
+
+    def uncovered(self) -> str:
+        """Return what leaves clients besides noisy statistics, and so why there is no ε; or ""."""
+        method = name_of(METHODS, self.method)
+        if self.method.centres:
+            return f"method '{method}' uploads models that were trained on the samples"
+        if self.method.exchanges:
+            return (
+                f"method '{method}' uploads prototypes of features that were trained on the samples"
+            )
+        return ""
+
     def at_checkpoint(self, number: int) -> bool:
         """Return whether a checkpoint, and the test on all classes, are made after this round."""
         return number % self.checkpoint == 0 or number == self.rounds
@@ -346,6 +389,12 @@ class Experiment:
         if not self.public.used:
             # And so do those from before there were public maps.
             del table["public"]
+        elif not self.public.centred:
+            # … and those from before maps could be centred.
+            del table["public"]["centred"]
+        if not self.privacy.used:
+            # … and those from before there was noise.
+            del table["privacy"]
         if self.cohorts:
             table["cohorts"] = [_cohort_table(cohort) for cohort in self.cohorts]
         used = self._plugins(table, tracker_names(self.track))

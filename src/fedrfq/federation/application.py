@@ -145,8 +145,10 @@ class Task:
         if public is None:
             return self._decide_prototypes(before, uploads)
         last = before.public or public.nothing()
+        # Messages do not say how much noise is in them; what was agreed on does.
+        checked = replace(uploads.checked(public.bound), noise=public.noise)
         counted, verdict, statistics = decide_public(
-            self.detector, self.clients, public.classes, last, uploads.checked(public.bound)
+            self.detector, self.clients, public.classes, last, checked
         )
         return Decision(counted, verdict, before.state, before.globals_, statistics)
 
@@ -160,7 +162,7 @@ class Task:
         assert public is not None
         due = public.due(round_)
         if due:
-            uploads = uploads.checked(public.bound)
+            uploads = replace(uploads.checked(public.bound), noise=public.noise)
         kept = revised(retained_in(before.state), round_, uploads, due)
         statistics = before.public
         if due or uploads.replaced:

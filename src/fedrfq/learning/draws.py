@@ -38,7 +38,24 @@ def deal(experiment: Experiment, dataset: Dataset) -> Partition:
 def _dealt(experiment: Experiment, dataset: Dataset) -> Partition:
     rng = generator(experiment, Purpose.PARTITION)
     partition = experiment.partition.deal(dataset, experiment.clients, rng)
+    _check_whole(partition, experiment)
     return validated(experiment, partition, dataset)
+
+
+def _check_whole(partition: Partition, experiment: Experiment) -> None:
+    """Raise UserError where a partition, which may be a plugin's, leaves a client with nothing."""
+    name = type(experiment.partition).__qualname__
+    if not isinstance(partition, Partition) or len(partition.train) != experiment.clients:
+        raise UserError(
+            f"the partition {name} must deal to {experiment.clients} clients: return "
+            "Partition.of(dataset, train, test) with a row for each"
+        )
+    for client, (train, test) in enumerate(zip(partition.train, partition.test, strict=True)):
+        if not len(train) or not len(test):
+            raise UserError(
+                f"the partition {name} gives client {client} {len(train)} training and {len(test)} "
+                "test samples, and each needs one: lower clients, or change the partition"
+            )
 
 
 def validated(experiment: Experiment, partition: Partition, dataset: Dataset) -> Partition:

@@ -112,13 +112,20 @@ class RoundLoop:
     """Runs of one shape, advanced together a round at a time."""
 
     def __init__(
-        self, experiments: Sequence[Experiment], dataset: Dataset, device: torch.device
+        self,
+        experiments: Sequence[Experiment],
+        dataset: Dataset,
+        device: torch.device,
+        partitions: Sequence[Partition] = (),
     ) -> None:
+        """Prepare the runs; their seeds decide who holds what, unless `partitions` say so."""
         check_stackable(experiments)
         self.experiments = tuple(experiments)
         self.dataset = dataset
         self.device = device
-        self.partitions = tuple(deal(experiment, dataset) for experiment in experiments)
+        self.partitions = tuple(partitions)
+        if not partitions:
+            self.partitions = tuple(deal(experiment, dataset) for experiment in experiments)
         self.malicious = tuple(attackers(experiment) for experiment in experiments)
         self.public = PublicStack(
             self.experiments, self.partitions, self.malicious, dataset, device
@@ -340,7 +347,7 @@ class RoundLoop:
         if not all(due):
             prototypes = self._prototypes(params, who)
         return [
-            self.public.exchanges[r].uploads(who[r]) if due[r] else prototypes[r]
+            self.public.uploads(r, who[r], number) if due[r] else prototypes[r]
             for r in range(len(due))
         ]
 
@@ -565,7 +572,7 @@ def committee_settings(experiment: Experiment, classes: int) -> CommitteeSetting
         e.clients,
         classes,
         e.prototype_size(),
-        public_task(e.public, classes),
+        public_task(e.public, classes, e.privacy),
     )
     return CommitteeSettings(task, e.seed, experiment_digest(e.table()))
 

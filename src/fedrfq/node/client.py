@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from fedrfq.federation.public_task import PublicTask
 from fedrfq.files import toml
 from fedrfq.learning.public.exchange import public_task
 from fedrfq.node import hosting, local_dataset
+from fedrfq.node.client_privacy import ClientPrivacy
 from fedrfq.node.driver import Driver
 from fedrfq.node.learner import Learner
 from fedrfq.node.leaver import Leaver, check_unmarked, mark
@@ -118,7 +119,10 @@ class ClientProcess:
         self._learner = self._make_learner(participant)
         self._compactor = LogCompactor(self._store, self._audit)
         self._rounds = epochs.rounds_left(identity)
-        self._tracker = ClientTracker(identity, self._client, self._rounds)
+        privacy = None
+        if participant is not None:
+            privacy = participant.privacy
+        self._tracker = ClientTracker(identity, self._client, self._rounds, privacy)
         self._driver.on_persisted = self._persisted
         self._signed: Upload | None = None  # the last upload that this client signed
         for message in self._store.messages:
@@ -361,15 +365,17 @@ def participant(
     data: str,
     device: torch.device,
     prepare: Prepare = _nothing_to_prepare,
+    classes: Sequence[str] = (),
     renew: bool = False,
 ) -> Participant:
     """Return the learning of a client, on `data`: the name of a dataset, or a path.
 
-    With `renew` it sends statistics of these samples once more, in place of its last ones.
+    `classes` are those that it declares, where noise hides which of them it has samples of. With
+    `renew` it sends statistics of these samples once more, in place of its last ones.
     """
     folder = identity.folder
     if renew:
-        _check_revocable(identity)
+        _check_renewable(identity)
     experiment, client, local = local_data(identity, data)
     prepare(experiment, local.dataset)
     contract = identity.federation.contract
@@ -386,6 +392,7 @@ def participant(
         run=identity.federation.roster.run.hex(),
         member=~identity.party,
         before=epochs.rounds_before(folder),
+        privacy=_privacy(identity, experiment, local, classes),
         renew=renew,
     )
 
@@ -396,6 +403,32 @@ def _check_revocable(identity: Identity) -> None:
             "the members of this federation have not agreed that statistics can be taken back:"
             " its federation.toml has no public.revocable = true"
         )
+
+
+def _check_renewable(identity: Identity) -> None:
+    _check_revocable(identity)
+    public = identity.federation.task.public
+    if public is not None and public.privacy is not None:
+        raise UserError(
+            "--renew: noise protects these samples, and to send them once more would cost privacy"
+            " that nobody agreed to; `fedrfq forget` takes back everything"
+        )
+
+
+def _privacy(
+    identity: Identity, experiment: Experiment, local: LocalDataset, classes: Sequence[str]
+) -> ClientPrivacy | None:
+    """Return what the client promises its samples; None where no noise was agreed on."""
+    task = identity.federation.task.public
+    if task is None or task.privacy is None:
+        if classes:
+            raise UserError(
+                "--classes: the federation adds no noise, so classes without samples are not"
+                " uploaded; leave it out"
+            )
+        return None
+    run = identity.federation.roster.run.hex()
+    return ClientPrivacy.of(experiment, task, local, identity.folder, run, classes)
 
 
 def _place(identity: Identity, experiment: Experiment, data: str) -> int:
@@ -425,7 +458,8 @@ def _experiment(identity: Identity) -> Experiment:
 def _check_public(identity: Identity, experiment: Experiment) -> None:
     """Check that this program makes of the experiment the public map that the members agreed on."""
     agreed = identity.federation.task.public
-    found = public_task(experiment.public, identity.federation.task.classes)
+    classes = identity.federation.task.classes
+    found = public_task(experiment.public, classes, experiment.privacy)
     for field in fields(PublicTask):
         expected = getattr(agreed, field.name, None)
         here = getattr(found, field.name, None)
@@ -445,6 +479,7 @@ def attend(
     on_round: Callable[[HistoryLine], None] = _ignore,
     status_port: int = 0,
     prepare: Prepare = _nothing_to_prepare,
+    classes: Sequence[str] = (),
     renew: bool = False,
 ) -> ClientEnded:
     """Take part in the federation of this folder, and in its successors, to the end.
@@ -456,7 +491,7 @@ def attend(
     while True:
         epochs.complete_activation(folder)
         identity = load(folder)
-        learning = participant(identity, data, device, prepare, renew)
+        learning = participant(identity, data, device, prepare, classes, renew)
         # Every run begins with an exchange of statistics, so the next need not be told.
         renew = False
         ended = asyncio.run(_attend(identity, learning, once, on_round, status_port))

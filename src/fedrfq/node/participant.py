@@ -30,6 +30,7 @@ from fedrfq.learning.public.combination import combined
 from fedrfq.learning.round_loop import held, own_means, participants, start, targets, tested
 from fedrfq.methods import METHODS
 from fedrfq.models.stacked import Params, stack
+from fedrfq.node.client_privacy import ClientPrivacy
 from fedrfq.node.local_dataset import LocalDataset
 from fedrfq.node.public_knowledge import PublicKnowledge
 from fedrfq.prototypes.class_means import quantise
@@ -81,6 +82,7 @@ class Participant:
     was trained in. After a change of the federation, `client` is still the client's number in the
     experiment, `member` is its number in this run, and `before` counts the rounds of earlier runs.
     With `renew` the client replaces its statistics on the public map, until that has counted.
+    `privacy` adds the noise that the experiment asks for, if it does.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Participant:
         member: int | None = None,
         before: int = 0,
         renew: bool = False,
+        privacy: ClientPrivacy | None = None,
     ) -> None:
         _check_method(experiment)
         self.experiment = replace(experiment, train=replace(experiment.train, alone=True))
@@ -104,6 +107,8 @@ class Participant:
         self.member = client if member is None else member
         self.before = before
         self._renews = renew
+        assert (privacy is not None) == experiment.privacy.used, "noise is not forgotten"
+        self.privacy = privacy
         self.path = folder / "model.safetensors"
         self._dataset = local.dataset
         labels = [local.dataset.train_y[index] for index in local.partition.train]
@@ -130,7 +135,14 @@ class Participant:
         if not self.experiment.public.used:
             return None
         with self.experiment.train.kernels():
-            return PublicKnowledge(self.experiment.public, local, self.held_1J, self.device, folder)
+            return PublicKnowledge(
+                self.experiment.public,
+                local,
+                self.held_1J,
+                self.device,
+                folder,
+                privacy=self.privacy,
+            )
 
     def takes_part(self, number: int) -> bool:
         """Tell whether the experiment selects this client for a round."""

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrfq.errors import UserError
+from fedrfq.prototypes.noise_scale import NoiseScale
 
 FRACTION_BITS = 14
 # Every |q| stays below it.
@@ -123,6 +124,7 @@ class Uploads:
     precision: Precision = FULL_PRECISION
     # Clients that sent statistics to replace their last ones, and what they sent; their rows are 0.
     replaced: Mapping[int, bytes] = field(default_factory=dict)
+    noise: NoiseScale | None = None  # of the noise that honest clients added; None without
 
     @property
     def held_KJ(self) -> Bools:

@@ -7,6 +7,10 @@ set of published weights, known by their hash.
 
 Every sample's vector is scaled to the same norm C. One sample can therefore move a sum by no more
 than C, and a mean that is longer than C is a lie.
+
+A map's values may be mostly positive; then most of a vector's length is the same for all images,
+and tells nothing. A centred map subtracts from each vector the mean of its values first. Noise in
+proportion to C then hides a sample just as well, and the classes less.
 """
 
 from __future__ import annotations
@@ -50,6 +54,9 @@ class PublicMap(ABC):
         0,
         "Values that the vectors are projected to, at random; 0 keeps all",
         "0 to the map's values",
+    )
+    centred: bool = option(
+        False, "Subtract from each vector the mean of its values, before it is projected and scaled"
     )
     moments: str = option(
         "none",
@@ -157,13 +164,19 @@ class PublicMap(ABC):
 
     @abstractmethod
     def raw(self, pixels_NCHW: Tensor) -> Tensor:
-        """Return the unprojected vectors of images, whose values are 0 to 255."""
+        """Return the unprojected vectors of images, whose values are 0 to 255.
+
+        It can be differentiated by the images: who has a map can look for images of a vector.
+        """
 
     def identity(self) -> str:
         """Return the name by which members of a federation know that they use the same map."""
+        name = self.fingerprint()
+        if self.centred:
+            name += ".centred"
         if self.projection:
-            return f"{self.fingerprint()}.{self.projection}"
-        return self.fingerprint()
+            name += f".{self.projection}"
+        return name
 
     def values(self) -> int:
         """Return V, the number of values of a vector as it is exchanged."""
@@ -174,13 +187,15 @@ class PublicMap(ABC):
         return float(self.norm * self.values() ** 0.5)
 
     def scaled(self, raw_NW: Tensor) -> Tensor:
-        """Return vectors as they are exchanged: projected, and of the norm C.
+        """Return vectors as they are exchanged: centred, projected, and of the norm C.
 
         An image that the map sees nothing in keeps the vector 0.
         """
         vectors = raw_NW
+        if self.centred:
+            vectors = vectors - vectors.mean(1, keepdim=True)
         if self.projection:
-            vectors = raw_NW @ self._projection(raw_NW.shape[1])
+            vectors = vectors @ self._projection(raw_NW.shape[1])
         length_N1 = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
         limit = self.norm * vectors.shape[1] ** 0.5
         scaled_NV: Tensor = vectors * (limit / length_N1.clamp_min(_ALMOST_0))
