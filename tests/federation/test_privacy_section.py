@@ -61,12 +61,6 @@ def test_an_impossible_section_is_refused(old: str, new: str) -> None:
         Federation.read(text.replace(old, new), "here")
 
 
-def test_noisy_statistics_cannot_be_taken_back() -> None:
-    """Those that replace others would cost more privacy than is accounted for."""
-    with pytest.raises(UserError, match=r"public\.revocable with privacy\.noise"):
-        replace(PRIVATE, revocable=True)
-
-
 def test_noise_without_statistics_is_refused() -> None:
     text = federation(PRIVATE).text
     start = text.index("[public]")

@@ -150,6 +150,16 @@ def test_who_is_away_counts_with_what_it_sent_last() -> None:
     assert gone.public == decide(app, 4, app.start(), present).public
 
 
+def test_an_exchange_in_which_a_client_sends_no_class_takes_nothing_back() -> None:
+    app = application()
+    first = decide(app, 1, app.start(), sent(1))
+    without_class = statistics_of(take_back(4, 5))
+    fourth = decide(app, 4, first, {**sent(4), 5: without_class})
+    assert sent(1)[5] in fourth.state
+    never = decide(app, 1, app.start(), {5: statistics_of(take_back(1, 5))})
+    assert retained_in(codec.decode_state(never.state)) == {}
+
+
 def test_a_class_of_which_nobody_is_left_disappears() -> None:
     app = application()
     contents = {0: statistics(1, 0, {0: 4, 1: 4}), 1: statistics(1, 1, {0: 4, 2: 4})}

@@ -97,16 +97,6 @@ def client(
         logs.log_event("finished", "info", round=ended.round, model=folder / MODEL, **figures)
 
 
-def _join(folder: Path, data: str, shared: Path) -> None:
-    from fedrfq.node.data_preview import preview
-
-    identity = await_founding(folder, shared)
-    found = preview(identity, data)
-    say(Console(), f"your data: {found.about}")
-    show_data(found, Console(markup=False))
-    agree(identity)
-
-
 def forget(
     folder: Annotated[
         Path,
@@ -143,6 +133,16 @@ def forget(
         "the run is over, and nothing can be taken back any more; if the federation goes on without"
         " this client, it is forgotten"
     )
+
+
+def _join(folder: Path, data: str, shared: Path) -> None:
+    from fedrfq.node.data_preview import preview
+
+    identity = await_founding(folder, shared)
+    found = preview(identity, data)
+    say(Console(), f"your data: {found.about}")
+    show_data(found, Console(markup=False))
+    agree(identity)
 
 
 @contextmanager

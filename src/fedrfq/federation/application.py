@@ -162,7 +162,7 @@ class Task:
         assert public is not None
         due = public.due(round_)
         if due:
-            uploads = uploads.checked(public.bound)
+            uploads = replace(uploads.checked(public.bound), noise=public.noise)
         kept = revised(retained_in(before.state), round_, uploads, due)
         statistics = before.public
         if due or uploads.replaced:

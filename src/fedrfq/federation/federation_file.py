@@ -312,11 +312,11 @@ def _parse_task(table: Mapping[str, Any], clients: int) -> Task:
 def _public_table(public: PublicTask) -> dict[str, Any]:
     table = {field.name: getattr(public, field.name) for field in fields(public)}
     table["bits"] = table.pop("precision").bits
-    # A section of its own, where there is any.
-    del table["privacy"]
     # Files from before there was the key keep their hashes.
     if not public.revocable:
         del table["revocable"]
+    # A section of its own, where there is any.
+    del table["privacy"]
     return table
 
 

@@ -38,8 +38,8 @@ class PublicTask:
     moments: int  # rows of second moments; 0 without
     values: int  # of a row
     every: int = 0  # rounds from one exchange to the next; 0: only in round 1
-    privacy: Privacy | None = None  # the noise that clients add; None without
     revocable: bool = False  # whether clients can take their statistics back (`retained.py`)
+    privacy: Privacy | None = None  # the noise that clients add; None without
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.map):
@@ -73,11 +73,6 @@ class PublicTask:
             raise UserError(
                 "public.moments with privacy.noise: one sample changes second moments by far more"
                 " than means, and they are sent without noise; set public.moments = 'none'"
-            )
-        if self.revocable:
-            raise UserError(
-                "public.revocable with privacy.noise: statistics that replace others would cost"
-                " more privacy than is accounted for; leave one of them out"
             )
         # Raises where the noise does not suit the grid.
         assert self.noise is not None

@@ -57,10 +57,11 @@ def revised(retained: Retained, round_: int, uploads: Uploads, due: bool) -> Ret
     """Return what is kept after a round; `due` says that its uploads are statistics."""
     sent: Retained = uploads.replaced
     if due:
-        sent = dict(zip(uploads.clients, uploads.encoded(round_), strict=True))
+        contents = zip(uploads.clients, uploads.encoded(round_), strict=True)
+        # A client whose budget for privacy is spent sends no class, and takes nothing back.
+        sent = {k: content for k, content in contents if content[EMPTY_BYTES:]}
     latest = {**retained, **sent}
-    # A client without any class has nothing to be averaged, and must not be counted as present.
-    return {k: latest[k] for k in sorted(latest) if len(statistics_of(latest[k])) > EMPTY_BYTES}
+    return {k: latest[k] for k in sorted(latest) if not is_withdrawal(latest[k])}
 
 
 def judged(
@@ -92,7 +93,13 @@ def _uploads(retained: Retained, public: PublicTask) -> Uploads:
             raise Refused(f"the state keeps what is no upload: {error}") from error
         counts.append(counts_R)
         values.append(values_RV)
-    return Uploads(tuple(retained), np.stack(counts), np.stack(values), precision=public.precision)
+    return Uploads(
+        tuple(retained),
+        np.stack(counts),
+        np.stack(values),
+        precision=public.precision,
+        noise=public.noise,
+    )
 
 
 def verdict_on(clients: tuple[int, ...], retained: Retained, verdict: Verdict) -> Verdict:

@@ -119,8 +119,9 @@ class ClientProcess:
         self._learner = self._make_learner(participant)
         self._compactor = LogCompactor(self._store, self._audit)
         self._rounds = epochs.rounds_left(identity)
-        # Who only leaves sends no statistics, and so promises nothing about them.
-        privacy = None if participant is None else participant.privacy
+        privacy = None
+        if participant is not None:
+            privacy = participant.privacy
         self._tracker = ClientTracker(identity, self._client, self._rounds, privacy)
         self._driver.on_persisted = self._persisted
         self._signed: Upload | None = None  # the last upload that this client signed
@@ -374,7 +375,7 @@ def participant(
     """
     folder = identity.folder
     if renew:
-        _check_revocable(identity)
+        _check_renewable(identity)
     experiment, client, local = local_data(identity, data)
     prepare(experiment, local.dataset)
     contract = identity.federation.contract
@@ -396,6 +397,24 @@ def participant(
     )
 
 
+def _check_revocable(identity: Identity) -> None:
+    if not identity.federation.task.is_revocable:
+        raise UserError(
+            "the members of this federation have not agreed that statistics can be taken back:"
+            " its federation.toml has no public.revocable = true"
+        )
+
+
+def _check_renewable(identity: Identity) -> None:
+    _check_revocable(identity)
+    public = identity.federation.task.public
+    if public is not None and public.privacy is not None:
+        raise UserError(
+            "--renew: noise protects these samples, and to send them once more would cost privacy"
+            " that nobody agreed to; `fedrfq forget` takes back everything"
+        )
+
+
 def _privacy(
     identity: Identity, experiment: Experiment, local: LocalDataset, classes: Sequence[str]
 ) -> ClientPrivacy | None:
@@ -410,14 +429,6 @@ def _privacy(
         return None
     run = identity.federation.roster.run.hex()
     return ClientPrivacy.of(experiment, task, local, identity.folder, run, classes)
-
-
-def _check_revocable(identity: Identity) -> None:
-    if not identity.federation.task.is_revocable:
-        raise UserError(
-            "the members of this federation have not agreed that statistics can be taken back:"
-            " its federation.toml has no public.revocable = true"
-        )
 
 
 def _place(identity: Identity, experiment: Experiment, data: str) -> int:

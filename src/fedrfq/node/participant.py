@@ -81,8 +81,8 @@ class Participant:
     `folder` is where the model is kept; a model found there is taken up, with the round of `run` it
     was trained in. After a change of the federation, `client` is still the client's number in the
     experiment, `member` is its number in this run, and `before` counts the rounds of earlier runs.
-    `privacy` adds the noise that the experiment asks for, if it does.
     With `renew` the client replaces its statistics on the public map, until that has counted.
+    `privacy` adds the noise that the experiment asks for, if it does.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class Participant:
         run: str = "",
         member: int | None = None,
         before: int = 0,
-        privacy: ClientPrivacy | None = None,
         renew: bool = False,
+        privacy: ClientPrivacy | None = None,
     ) -> None:
         _check_method(experiment)
         self.experiment = replace(experiment, train=replace(experiment.train, alone=True))
@@ -106,9 +106,9 @@ class Participant:
         self.run = run
         self.member = client if member is None else member
         self.before = before
+        self._renews = renew
         assert (privacy is not None) == experiment.privacy.used, "noise is not forgotten"
         self.privacy = privacy
-        self._renews = renew
         self.path = folder / "model.safetensors"
         self._dataset = local.dataset
         labels = [local.dataset.train_y[index] for index in local.partition.train]

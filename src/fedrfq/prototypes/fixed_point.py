@@ -122,9 +122,9 @@ class Uploads:
     # Clients whose message could not be admitted, and why; they have no row.
     refused: Mapping[int, str] = field(default_factory=dict)
     precision: Precision = FULL_PRECISION
-    noise: NoiseScale | None = None  # of the noise that honest clients added; None without
     # Clients that sent statistics to replace their last ones, and what they sent; their rows are 0.
     replaced: Mapping[int, bytes] = field(default_factory=dict)
+    noise: NoiseScale | None = None  # of the noise that honest clients added; None without
 
     @property
     def held_KJ(self) -> Bools:

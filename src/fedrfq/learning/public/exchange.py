@@ -41,8 +41,8 @@ def public_task(map_: PublicMap, classes: int, privacy: Privacy | None = None) -
         moments=moments,
         values=values,
         every=map_.every,
-        privacy=privacy,
         revocable=map_.revocable,
+        privacy=privacy,
     )
 
 
