@@ -24,7 +24,7 @@ from rich.table import Table
 from testbed import ROOT, revision
 
 # The figures that are compared.
-_COMPARED = ("commits_s", "commits_s_dead", "p50_ms", "p99_ms", "cpu_s")
+_COMPARED = ("commits_s", "commits_s_dead", "cpu_ms", "p50_ms", "p99_ms", "cpu_s")
 # Lines of a failed run's output to show.
 _TAIL_LINES = 10
 
@@ -147,6 +147,7 @@ def shown(rows: Sequence[dict[str, Any]]) -> Table:
         table.add_section()
     table.caption = (
         "medians of the repeats; a ratio is this tree's figure divided by the other's in the same "
-        "pair; commits_s_dead: with f servers dead; cpu_s: CPU time of the whole run"
+        "pair; commits_s_dead: with f servers dead; cpu_ms: CPU time of all processes a commit; "
+        "cpu_s: CPU time of the whole run"
     )
     return table

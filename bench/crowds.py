@@ -45,6 +45,11 @@ class Crowds:
             self._pipes.append(ours)
             self._processes.append(process)
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes' ids."""
+        return [process.pid for process in self._processes if process.pid is not None]
+
     async def connect(self) -> None:
         """Wait until all clients are connected to all servers; by then their uploads are signed."""
         await self._all(None)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from engine import Round, seconds, stacked_runs
 from fedrfq.engine import engine
-from fedrfq.models import stacked
+from fedrfq.models.fused.layout import ENGINE_LAYOUTS
 from fedrfq.models.stacked import Batched, Grouped, Layout
 
 _GROUPS = "groups, channels last"
@@ -51,7 +51,7 @@ def laid_out(layout: Layout, device: str, one_stack: bool = False) -> Callable[[
         dealing = mock.patch.object(engine, "_dealt", return_value=[everyone])
 
     def work() -> None:
-        with mock.patch.dict(stacked.LAYOUTS, {device: layout}), dealing:  # type: ignore[arg-type]
+        with mock.patch.dict(ENGINE_LAYOUTS, {device: layout}), dealing:  # type: ignore[arg-type]
             round_()
 
     return work

@@ -8,8 +8,10 @@ Clients' uploads are signed beforehand. Each client sends its next upload as soo
 seen a valid certificate of the last round; what it waits is its latency. Settings are alternated,
 each time with a new federation; the best and the median of the repeats are shown. Afterwards a
 leader is stopped as its round begins, and f servers are killed. Where there are more cores, clients
-take every fourth. With --against, another source tree is measured too, in alternation with this
-one, and the ratios are shown.
+take every fourth. "CPU ms" is the CPU time of all servers and clients a commit, which depends less
+than the rate on who else uses the machine; "2 cores" is the rate that it would let two idle cores
+reach. With --against, another source tree is measured too, in alternation with this one, and the
+ratios are shown.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from rich.table import Table
 import against
 from crowds import Crowds
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
-from testbed import answering, arguments, console, founded, memory, record, servers
+from testbed import answering, arguments, console, cpu_s, founded, memory, record, servers
 
 # The targets. Commits per second, by servers and clients:
 TARGETS = {
@@ -93,9 +95,14 @@ async def measure(cluster: Cluster, plan: Plan) -> dict[str, Any]:
 
 async def _stages(cluster: Cluster, crowd: Crowds, plan: Plan) -> dict[str, Any]:
     roster = cluster.federation.roster
+    servers = [child.pid for child in cluster.children.values()]
     await _rate(crowd, plan.warm)
+    before = cpu_s(servers), cpu_s(crowd.pids)
     rate, latencies = await _rate(crowd, plan.rounds)
     figures: dict[str, Any] = {"commits_s": rate, **_latencies(latencies)}
+    spent = cpu_s(servers) - before[0], cpu_s(crowd.pids) - before[1]
+    figures["cpu_ms_servers"], figures["cpu_ms_clients"] = (1000 * s / plan.rounds for s in spent)
+    figures["cpu_ms"] = figures["cpu_ms_servers"] + figures["cpu_ms_clients"]
     figures["memory"] = max(memory(child.pid)["peak"] for child in cluster.children.values())
     figures["silent_leader_timeouts"] = [await _silence(cluster, crowd) for _ in range(_SILENCES)]
     for dead in range(roster.n - roster.f, roster.n):
@@ -180,7 +187,11 @@ def summary(number: int, clients: int, rows: list[dict[str, Any]]) -> dict[str, 
         "silent_leader_timeouts": best["silent_leader_timeouts"] < MAX_TIMEOUTS,
         "memory": best["memory"] < MAX_MEMORY_BYTES,
     }
+    cpu_ms = median(row["cpu_ms"] for row in rows)
     middle = {
+        "cpu_ms": cpu_ms,
+        # What two cores could commit that do nothing else.
+        "commits_s_two_cores": 2000 / cpu_ms,
         "commits_s": median(rates),
         "commits_s_dead": median(dead),
         "p50_ms": median(row["p50_ms"] for row in rows),
@@ -203,6 +214,8 @@ def shown(rows: list[dict[str, Any]]) -> Table:
         "commits/s",
         "median",
         "target",
+        "CPU ms",
+        "2 cores",
         "p50 ms",
         "p99 ms",
         "f dead",
@@ -224,6 +237,8 @@ def shown(rows: list[dict[str, Any]]) -> Table:
             marked["commits_s"],
             f"{middle['commits_s']:.1f}",
             target,
+            f"{middle['cpu_ms']:.1f}",
+            f"{middle['commits_s_two_cores']:.1f}",
             f"{middle['p50_ms']:.1f}",
             marked["p99_ms"],
             marked["dead_share"],

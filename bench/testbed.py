@@ -10,7 +10,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -92,6 +92,16 @@ def memory(pid: int) -> dict[str, int]:
             name, kibibytes, _ = line.split()
             sizes[name] = int(kibibytes) * 1024
     return {"now": sizes["VmRSS:"], "peak": sizes["VmHWM:"]}
+
+
+def cpu_s(pids: Iterable[int]) -> float:
+    """Return the CPU seconds, of programs and kernel, that running processes have taken so far."""
+    ticks = 0
+    for pid in pids:
+        # The name comes second, in parentheses, and may contain anything.
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def arguments(about: str | None, out: str) -> argparse.ArgumentParser:

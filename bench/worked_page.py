@@ -93,35 +93,41 @@ def proxies(rng: Random) -> Iterator[list[Proxy]]:
         thread.join()
 
 
-def timed(page: WorkedPage) -> dict[str, Any]:
-    """Run the page; return the stages, with the commands and seconds from the first one to each."""
+def timed(page: WorkedPage, last: str) -> dict[str, Any]:
+    """Run the page up to the `last` stage; return what each stage took from the first command on.
+
+    `load` is how many processes wanted the cores in the last minute.
+    """
     found = {}
     try:
         for stage in play(page):
             seconds = round(time.monotonic() - page.began, 1)
-            found[stage] = {"commands": len(page.ran), "seconds": seconds}
+            load = round(os.getloadavg()[0], 1)
+            found[stage] = {"commands": len(page.ran), "seconds": seconds, "load": load}
+            if stage == last:
+                break
     finally:
         page.stop()
-    return {**found, "rounds": page.certified("client-a")}
+    return {**found, "rounds": page.certified("ward-a")}
 
 
-def users(folder: Path) -> dict[str, Any]:
+def users(folder: Path, last: str) -> dict[str, Any]:
     """Run the page with each party as a user of its own."""
     from project.test_worked_page import addresses, as_user, chown, python_for_all
 
     python = python_for_all()
     if python is None:
         raise SystemExit("this needs root, and a Python that other users can run")
-    return timed(WorkedPage(folder, addresses(), as_user, lambda: chown(folder), python))
+    return timed(WorkedPage(folder, addresses(), as_user, lambda: chown(folder), python), last)
 
 
-def in_namespaces(folder: Path) -> dict[str, Any]:
+def in_namespaces(folder: Path, last: str) -> dict[str, Any]:
     """Run the page with each hospital in a network of its own, in bad weather."""
     replaced = {}
     for number, hospital in enumerate(HOSPITALS):
         net = network(hospital)
         replaced[f"127.0.0.1:{PORT + number}"] = f"{net}.1:{PORT}"
-        server = f"fedrfq server server-{hospital}"
+        server = f"fedrfq server hospital-{hospital}"
         replaced[server] = f"{server} --listen {net}.2:{PORT}"
 
     def inside(party: str) -> list[str]:
@@ -130,12 +136,12 @@ def in_namespaces(folder: Path) -> dict[str, Any]:
         return ["ip", "netns", "exec", f"fedrfq-{party[-1]}"]
 
     with namespaces(), proxies(Random(0)) as between:
-        found = timed(WorkedPage(folder, replaced, inside))
+        found = timed(WorkedPage(folder, replaced, inside), last)
         connections = sum(proxy.connections for proxy in between)
     return {**found, "connections": connections, "weather": vars(WEATHER)}
 
 
-def trial(folder: Path) -> dict[str, Any]:
+def trial(folder: Path, last: str) -> dict[str, Any]:
     """Found a federation with keys made for all, and wait for its first certified round."""
     page = WorkedPage(folder, {})
     contract = f"--classes {','.join(CLASSES)} --shape 1x28x28"
@@ -148,7 +154,8 @@ def trial(folder: Path) -> dict[str, Any]:
             page.run(f"fedrfq client client-{number} --data scans-{hospital}")
         page.until(lambda: all(page.certified(ward) for ward in wards), "the first round")
         seconds = round(time.monotonic() - page.began, 1)
-        return {"first round": {"commands": len(page.ran), "seconds": seconds}}
+        load = round(os.getloadavg()[0], 1)
+        return {"first round": {"commands": len(page.ran), "seconds": seconds, "load": load}}
     finally:
         page.stop()
 
@@ -160,17 +167,22 @@ def main() -> None:
     """Run the page at one of the places."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--where", choices=PLACES, default="users")
+    parser.add_argument(
+        "--last", choices=("first round", "changed", "joined"), default="joined", help="stage"
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fedrfq-page-"))
     try:
-        for shared in (folder, folder / "requests"):
+        for shared in (folder, folder / "consortium"):
             shared.mkdir(exist_ok=True)
             shared.chmod(0o1777)
         dataset = load("mnist5k")
         for number, hospital in enumerate("abcde"):
             make_scans(folder / f"scans-{hospital}", dataset, number, CLASSES)
-        found = {options.where: {"cores": os.cpu_count(), **PLACES[options.where](folder)}}
+        found = {
+            options.where: {"cores": os.cpu_count(), **PLACES[options.where](folder, options.last)}
+        }
     finally:
         shutil.rmtree(folder)
     print(json.dumps(found, indent=1))

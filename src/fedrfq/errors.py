@@ -23,3 +23,8 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     if not matches:
         return ""
     return f" (did you mean {matches[0]}?)"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, for messages of one line."""
+    return str(error).strip().split("\n")[0][:300]

@@ -85,6 +85,11 @@ def test_numbers_are_names_where_the_classes_are_numbers(tmp_path: Path) -> None
     digits = Contract.of([str(n) for n in range(10)], ImageForm.of("1x4x4"))
     data = load_agreed(npz(tmp_path / "a.npz", [7, 2, 7]), digits)
     assert data.train_y.tolist() == [7, 2, 7]
+    with pytest.raises(UserError, match=r"labels from 1 \(1 to 3\).*subtract 1"):
+        load_agreed(npz(tmp_path / "c.npz", [1, 2, 3]), digits)
+    # A client that names them has no samples of class 0.
+    named = load_agreed(npz(tmp_path / "d.npz", [1, 2, 3], classes=["0", "1", "2", "3"]), digits)
+    assert named.train_y.tolist() == [1, 2, 3]
     with pytest.raises(UserError, match="class '10' is none"):
         load_agreed(npz(tmp_path / "b.npz", [1, 10]), digits)
 
@@ -106,7 +111,7 @@ def test_a_table_of_labels(tmp_path: Path) -> None:
         ("file,label\na.png,\n", "line 2: expected a label"),
         ("file,label\na.png,bag\na.png,boot\n", "found 'a.png' twice"),
         ('file,label\n"a.png,bag\n', "expected a table"),
-        ("file,label\nnone.png,bag\n", "expected a PNG or JPEG image"),
+        ("file,label\nnone.png,bag\n", "expected a PNG, JPEG or TIFF image"),
         ("file,label\n", "found 0"),
     ],
 )
@@ -145,6 +150,24 @@ def test_whatever_a_client_calls_its_classes_no_label_is_shifted() -> None:
         with pytest.raises(UserError, match="is none of the federation's"):
             mapped(content, contract, "it")
     assert 100 < refused < 500
+
+
+@pytest.mark.parametrize(
+    ("names", "near"),
+    [
+        (("cat", "dog", "dgo"), ("dog", "dgo")),
+        (("cat", "dog", "cats"), ("cat", "cats")),
+        (("pneumonia", "healthy", "pneumonla"), ("pneumonia", "pneumonla")),
+        (("CAT", "cat"), ("CAT", "cat")),
+        (("stage-1", "stage-2", "stage-10"), None),
+        (("a", "b", "ab"), None),
+        (NAMES, None),
+    ],
+)
+def test_names_of_which_one_may_be_misspelt(
+    names: tuple[str, ...], near: tuple[str, str] | None
+) -> None:
+    assert Contract.of(names, ImageForm.of("1x4x4")).near_names() == near
 
 
 def test_a_contract_is_read_as_it_is_written() -> None:

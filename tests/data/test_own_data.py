@@ -223,7 +223,7 @@ def test_a_broken_image_is_named(tmp_path):
     draw(tmp_path / "cat" / "0.png")
     (tmp_path / "cat" / "1.png").write_bytes((tmp_path / "cat" / "0.png").read_bytes()[:-30])
     draw(tmp_path / "dog" / "0.png")
-    with pytest.raises(UserError, match=r"cat.1\.png: expected a PNG or JPEG image"):
+    with pytest.raises(UserError, match=r"cat.1\.png: expected a PNG, JPEG or TIFF image"):
         load(str(tmp_path))
 
 
@@ -240,7 +240,7 @@ def test_folders_that_are_no_dataset(tmp_path):
         load(str(tmp_path))
     (tmp_path / "cat").mkdir()
     (tmp_path / "dog").mkdir()
-    with pytest.raises(UserError, match="files in the class folders, found none"):
+    with pytest.raises(UserError, match="files in its folders, found none"):
         load(str(tmp_path))
     draw(tmp_path / "cat" / "0.png")
     with pytest.raises(UserError, match=r"at least 2 images of class 'cat' .*, found 1"):

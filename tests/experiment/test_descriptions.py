@@ -17,6 +17,7 @@ from fedrfq.experiment.reference import ConfigKey, all_options, sections
 from fedrfq.files.options import described, settable
 from fedrfq.methods import METHODS
 from fedrfq.models.public_maps import PUBLIC_MAPS
+from fedrfq.privacy.settings import Privacy
 from fedrfq.prototypes.pooling import POOLS, Pool
 from fedrfq.robust.attacks import ATTACKS
 from fedrfq.robust.detectors import DETECTORS
@@ -32,7 +33,12 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
     "committee": COMMITTEES,
     "public": PUBLIC_MAPS,
 }
-PLAIN: dict[str, type[Any]] = {"data": Data, "pool": Pool, "train": TrainingOptions}
+PLAIN: dict[str, type[Any]] = {
+    "data": Data,
+    "pool": Pool,
+    "train": TrainingOptions,
+    "privacy": Privacy,
+}
 CLASSES = [
     Experiment,
     Cohort,
@@ -88,8 +94,8 @@ def test_the_reference_tells_the_default_and_the_type() -> None:
 
 def test_defaults_are_values_that_a_file_may_hold() -> None:
     for option in OPTIONS:
-        # The keys of a module of the user's own are written when it is given.
-        if option.section == "cohorts" or option.kind == "module":
+        # The keys of a module or a file of the user's own are written when it is given.
+        if option.section == "cohorts" or option.kind in ("module", "file"):
             continue
         if option.section in REGISTRIES and option.kind:
             section = {"name": option.kind, option.key: option.default}

@@ -11,6 +11,7 @@ from fedrfq.experiment import from_table, load
 from fedrfq.models.public_maps import NoMap, RandomMap
 
 MAP = "public.name=random"
+REVOCABLE = "public.revocable=true"
 # Without a word of public maps. Runs are found and resumed by it.
 OLD_HASH = "d93c06e9c4a33a5a3e57e090a3c3e78c4f47c2a9d784131b8efcb9a015333f38"
 
@@ -19,6 +20,12 @@ def test_experiments_without_a_map_keep_their_hashes() -> None:
     assert load().public == NoMap()
     assert load().hash() == OLD_HASH
     assert load(sets=["public.name=none"]).hash() == OLD_HASH
+
+
+def test_maps_that_are_not_centred_keep_their_hashes() -> None:
+    before = "a8c93dcea536593cab1be488b7d0bce6f3462612d0957fe961829bc9374be3db"
+    assert load(sets=[MAP]).hash() == before
+    assert load(sets=[MAP, "public.centred=true"]).hash() != before
 
 
 def test_a_map_and_its_settings_are_part_of_the_hash() -> None:
@@ -73,6 +80,12 @@ def test_a_server_that_trains_is_refused_with_a_map_too() -> None:
         ([MAP, "public.shrinkage=2"], "public.shrinkage must be 0 to 1"),
         ([MAP, "public.threshold=1"], "public.threshold must be at least 0 and below 1"),
         ([MAP, "public.every=-1"], "public.every must not be negative"),
+        ([MAP, "public.leave=3:1"], "set public.revocable = true"),
+        ([MAP, REVOCABLE, "public.leave=3:x"], "public.leave has '3:x': expected ROUND:CLIENT"),
+        ([MAP, REVOCABLE, "public.leave=1:3"], "with a round after the first"),
+        ([MAP, REVOCABLE, "public.leave=2:3 4:3"], "has '4:3'.* each client once"),
+        ([MAP, REVOCABLE, "public.leave=2:20"], "names client 20: there are 0 to 19"),
+        (["clients=2", MAP, REVOCABLE, "public.leave=2:0 3:1"], "leave one that stays"),
         ([MAP, "public.filter_seed=-1"], "public.filter_seed must not be negative"),
         (["public.name=resnet18", "public.size=16"], "public.size must be 32 to 512, not 16"),
     ],

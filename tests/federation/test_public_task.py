@@ -62,6 +62,8 @@ def test_the_file_names_it_and_is_as_before_without() -> None:
         ("every = 3", "every = -1"),
         ("every = 3", "every = 3\nmore = 1"),
         ("every = 3\n", ""),
+        ("every = 3\n", "every = 3\nrevocable = false\n"),
+        ("every = 3\n", "every = 3\nrevocable = 1\n"),
         ("bits = 6", "bits = 3"),
         ("bits = 6", "bits = 6.0"),
     ],
@@ -71,6 +73,13 @@ def test_another_table_is_refused(old: str, new: str) -> None:
     assert text.count(old) == 1
     with pytest.raises(UserError, match="here"):
         Federation.read(text.replace(old, new), "here")
+
+
+def test_a_federation_whose_statistics_can_be_taken_back_says_so() -> None:
+    revocable = replace(PUBLIC, revocable=True)
+    text = federation(revocable).text
+    assert text.replace("revocable = true\n", "") == federation(PUBLIC).text
+    assert Federation.read(text, "here").task.public == revocable
 
 
 def test_no_more_values_than_servers_can_hold() -> None:
@@ -136,7 +145,7 @@ def test_statistics_of_a_federation_without_a_map_are_refused() -> None:
 
 def test_every_field_is_in_the_file() -> None:
     """A field that the file did not name could differ between servers."""
-    text = federation(PUBLIC).text
-    names = {field.name for field in fields(PUBLIC)} - {"precision"} | {"bits"}
+    text = federation(replace(PUBLIC, revocable=True)).text
+    names = {field.name for field in fields(PUBLIC)} - {"precision", "privacy"} | {"bits"}
     section = text.split("[public]\n")[1].split("\n\n")[0]
     assert {line.split(" = ")[0] for line in section.splitlines()} == names

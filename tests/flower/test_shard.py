@@ -21,6 +21,7 @@ from fedrfq.flower.shard import Shard, ShardData, joined
 from fedrfq.learning import metrics
 from fedrfq.learning.all_classes import CommonFigures
 from fedrfq.learning.draws import deal
+from fedrfq.learning.public_stack import PublicStack
 from fedrfq.node.local_dataset import LocalDataset
 from fedrfq.prototypes.fixed_point import Globals
 from support.flowered import NOTHING, Done, experiment, node_of, order, rounds, same, sent_to
@@ -174,6 +175,19 @@ def test_clients_with_data_of_their_own_send_statistics_and_are_not_tested_on_al
     assert own.train((0,), start, 1, nothing).contents == expected
     known = own.classifiers(e.rounds, None)
     assert own.test((0,), start, nothing, e.rounds, known).common_KF.shape == (1, 0)
+
+
+@pytest.mark.parametrize("noise", [0.0, 2.0])
+def test_clients_take_noise_out_exactly_where_the_experiment_adds_some(
+    noise: float, mnist: Dataset, tmp_path: Path
+) -> None:
+    e = experiment(clients=2, **PUBLIC, privacy={"noise": noise}, detector={"name": "none"})
+    own = node_of(0, 1, order(e, 0, b"", True, tmp_path)).shard
+    exchange = PublicStack([e], [deal(e, mnist)], [[]], mnist, CPU).exchanges[0]
+    sent = exchange.uploads([0])
+    known = Globals(sent.counts_KJ[0] > 0, sent.values_KJV[0])
+    made = own.classifiers(e.rounds, known)[0]
+    assert torch.equal(made.weight_VJ, exchange.classifiers(known)[0].weight_VJ)
 
 
 def test_in_stacks_results_are_close(

@@ -2,50 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
+from fedrfq.api.contracts.example_runs import MLP
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
-from fedrfq.learning.round_loop import RoundLoop, participants
 from fedrfq.methods import METHODS
-from fedrfq.models import MODELS
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.detectors import DETECTORS, Detector, State, Verdict
 from fedrfq.runs.session import Session
 from support.command import assert_same_run, records
 from support.remembering import Halving
-from support.small import CPU, rows_of, run, timeless, tiny
+from support.small import CPU, run, timeless, tiny
 
-MLP = {"name": "mlp", "width": 20}
-WEIGHTS = {
-    "lam": 0.3,
-    "mu": 0.4,
-    "separation": 0.2,
-    "temperature": 0.5,
-    "warmup": 2,
-    "aggregate": "median",
-    "norm": 3.0,
-    "learned": 0.2,
-    "ramp": 2,
-    "steps": 7,
-    "push": 0.02,
-    "contrast": 0.7,
-    "calibration": 0.6,
-    "margin": 2.0,
-    "inertia": 0.9,
-    "tau": 1.5,
-    "gamma": 2.0,
-    "server_epochs": 3,
-    "server_batch": 5,
-    "server_lr": 0.02,
-}
 PROTOTYPE_FIGURES = (
     "prototype_accuracy_mean",
     "prototype_accuracy_std",
@@ -54,45 +29,6 @@ PROTOTYPE_FIGURES = (
     "honest_prototype_accuracy_mean",
 )
 every_method = pytest.mark.parametrize("name", METHODS)
-
-
-def reweighted(name: str) -> dict[str, Any]:
-    """The method with other weights of its terms: all that its guide carries."""
-    return {
-        "name": name,
-        **{f.name: WEIGHTS[f.name] for f in fields(METHODS[name]) if f.name in WEIGHTS},
-    }
-
-
-@every_method
-def test_stacked_runs_are_each_as_alone(mnist: Dataset, name: str) -> None:
-    """Other seeds, other weights: rounding aside, nobody knows of the others."""
-    experiments = [
-        tiny(seed=0, method={"name": name}, model=MLP, participation=0.7),
-        tiny(seed=1, method=reweighted(name), model=MLP, participation=0.7),
-    ]
-    together, stacked = run(experiments, mnist, 2)
-    for r, experiment in enumerate(experiments):
-        alone, rows = run([experiment], mnist, 2)
-        own = rows_of(together.params[0], slice(6 * r, 6 * r + 6))
-        torch.testing.assert_close(own, alone.params[0], rtol=1e-3, atol=1e-4)
-        precision = experiment.method.precision()
-        off = np.abs(together.globals_[r].values_JV - alone.globals_[0].values_JV).max()
-        assert off <= max(20, precision.step)  # thousandths, or one step of the grid
-        for outcomes, (expected,) in zip(stacked, rows, strict=True):
-            mine = timeless(outcomes[r])
-            lone = timeless(expected)
-            assert mine["loss"] == pytest.approx(lone["loss"], rel=1e-3)
-            assert mine["accuracy_mean"] == pytest.approx(lone["accuracy_mean"], abs=1.5)
-            for key in (
-                "parameters_up",
-                "parameters_down",
-                "bytes_up",
-                "bytes_down",
-                "samples",
-                "participants",
-            ):
-                assert mine[key] == lone[key]
 
 
 @every_method
@@ -124,51 +60,6 @@ def test_figures_of_prototypes_are_there_if_and_only_if_clients_predict_by_them(
     assert bool(state.server[0]) == METHODS[name].trains_server
     assert bool(state.centres) == (METHODS[name]().centres > 0)
     assert 0 < record["loss_classification"] <= record["loss"]
-
-
-@every_method
-def test_the_guide_keeps_its_shape(mnist: Dataset, name: str) -> None:
-    """On CUDA a step is recorded once, and later rounds are copied into the same memory."""
-    loop = RoundLoop([tiny(method={"name": name}, model=MLP)], mnist, CPU)
-    state = loop.start()
-    shapes = []
-    for _ in range(3):
-        guide = loop.guide(state, loop.cohorts[0], state.params[0])
-        shapes.append([(key, t.shape, t.dtype) for key, t in guide.items()])
-        assert all(len(t) == 6 for t in guide.values())
-        state, _ = loop.advance(state)
-    assert shapes[0] == shapes[1] == shapes[2]
-
-
-@every_method
-def test_who_is_away_trains_nothing_and_sends_nothing(mnist: Dataset, name: str) -> None:
-    experiment = tiny(method={"name": name}, model=MLP, participation=0.5)
-    loop = RoundLoop([experiment], mnist, CPU)
-    state = loop.start()
-    own = [
-        key
-        for key in state.params[0]
-        if not experiment.method.shared(loop.engines[0].program.model.head(key))
-    ]
-    for number in (1, 2):
-        who = participants(experiment, number)
-        away = [k for k in range(6) if k not in who]
-        after, (outcome,) = loop.advance(state)
-        for key in own:
-            assert torch.equal(after.params[0][key][away], state.params[0][key][away])
-            assert all(
-                not torch.equal(after.params[0][key][k], state.params[0][key][k]) for k in who
-            )
-        record = outcome.record
-        rows = outcome.clients
-        assert (record.participants, [k for k in range(6) if rows[k]["trained"]]) == (3, who)
-        assert [k for k in range(6) if rows[k]["loss_classification"] is None] == away
-        assert [k for k in range(6) if rows[k]["verdict"]] == (
-            who if experiment.method.exchanges else []
-        )
-        epochs = experiment.method.epochs(1)
-        assert record.samples == epochs * sum(rows[k]["samples"] for k in who)
-        state = after
 
 
 @every_method
@@ -292,15 +183,3 @@ def test_stacked_detectors_remember_each_their_own(mnist: Dataset, rota: None) -
         [[1], [5]],
         [[2], [0]],
     ]
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_models_decision_layer_is_what_its_classes_decide(name: str) -> None:
-    """Its parameters are those, and only those, that have a row for each class."""
-    model = MODELS[name]()
-    params = model.start((3, 32, 32), 11, torch.Generator().manual_seed(0))
-    assert (
-        [key for key in params if model.head(key)]
-        == [key for key, p in params.items() if len(p) == 11]
-        != []
-    )

@@ -30,8 +30,9 @@ from fedrfq.learning.round_loop import LoopState, RoundLoop
 from fedrfq.models.public_maps import RandomMap
 from fedrfq.node import logs
 from fedrfq.node.client import MODEL, ClientEnded, ClientProcess, attend, participant
-from fedrfq.node.learner import Learner, News
+from fedrfq.node.learner import Learner
 from fedrfq.node.membership import founding, identity
+from fedrfq.node.news import News
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
 from fedrfq.node.participant import ClientAccuracies, Interrupted, Losses, Participant
 from fedrfq.node.server import ServerOptions, serve
@@ -569,6 +570,9 @@ class Pretender:
                 raise Interrupted
         self.round = number
         return b"content of round %d" % number
+
+    def heard(self, number: int, counted: bytes) -> None:
+        pass
 
     def interrupt(self) -> None:
         self.interrupted.set()

@@ -71,7 +71,7 @@ def test_a_peer_has_room_for_so_many_bytes_and_for_one_message_in_any_case() -> 
     assert queue.put(1, Start(), 10 * _MAX_CLIENT_BYTES)
     for _ in range(5):
         queue.take()
-    assert not queue
+    assert not queue.turns
     assert queue.put(~0, Start(), 1)
     assert queue.put(~0, Start(), _MAX_CLIENT_BYTES - 1)
     assert not queue.put(~0, Start(), 1)
@@ -93,7 +93,7 @@ def test_a_large_frame_waits_for_as_many_turns_as_its_bytes_take() -> None:
     for _ in range(5):
         queue.put(2, b"small", TURN_BYTES)
     order = []
-    while queue:
+    while queue.turns:
         order.append(queue.take()[0])
     assert order == [2, 2, 1, 2, 2, 2, 1]
 
@@ -105,7 +105,7 @@ def test_what_a_peer_has_sent_can_be_forgotten() -> None:
     queue.forget(~0)
     queue.forget(3)
     assert queue.take()[0] == 2
-    assert not queue
+    assert not queue.turns
     assert queue.put(~0, b"frame", _MAX_CLIENT_BYTES)
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 import time
+from base64 import b64decode
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from fedrfq.cli.data_page import data_page
 from fedrfq.errors import UserError
 from fedrfq.node.client import participant, place
+from fedrfq.node.data_preview import ClassPreview, DataPreview
 from fedrfq.node.membership import founding, identity
 from fedrfq.node.membership.contract_choice import ContractChoice
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
@@ -35,6 +39,27 @@ def pictures(folder: Path, names: dict[str, str], size: int = 8, count: int = 4)
     return str(folder)
 
 
+def deep_pictures(folder: Path, *names: str) -> str:
+    """Draw pictures as `pictures` does, in TIFF and PNG of 12 bits."""
+    pictures(folder, same(*names))
+    for number, path in enumerate(sorted(folder.rglob("*.png"))):
+        values = np.asarray(Image.open(path)).astype(np.uint16) * 16
+        path.unlink()
+        Image.fromarray(values).save(path.with_suffix((".png", ".tif")[number % 2]))
+    return str(folder)
+
+
+def float_arrays(path: Path, *names: str) -> str:
+    """Write arrays of floats from 0 to 4095, with the names of their labels."""
+    random = np.random.default_rng(7)
+    labels = np.repeat(np.arange(len(names)), 4)
+    bright = np.array([40 + 70 * NAMES.index(name) for name in names])[labels] * 16.0
+    images = bright[:, None, None] + random.random((len(labels), 8, 8)) * 640
+    parts = {"train_x": images, "test_x": images, "train_y": labels, "test_y": labels}
+    np.savez(path, **parts, classes=names)
+    return str(path)
+
+
 def same(*names: str) -> dict[str, str]:
     return {name: name for name in names}
 
@@ -49,14 +74,15 @@ def wait(done: Callable[[], bool]) -> None:
 def test_four_clients_of_which_one_is_misnamed_one_lacks_a_class_and_one_is_too_large(
     tmp_path: Path,
 ) -> None:
+    # The first has 12 bits a pixel, the third floats; the contract's window is for both.
     own = [
-        pictures(tmp_path / "a", same(*NAMES)),
+        deep_pictures(tmp_path / "a", *NAMES),
         pictures(tmp_path / "b", {"zbag": "bag", "boot": "boot", "coat": "coat"}),
-        pictures(tmp_path / "c", same("boot", "coat")),
+        float_arrays(tmp_path / "c.npz", "boot", "coat"),
         pictures(tmp_path / "d", same(*NAMES), size=12),
     ]
     folder = tmp_path / "f"
-    choice = ContractChoice.of(",".join(NAMES), "", shape="1x8x8", resize=True)
+    choice = ContractChoice.of(",".join(NAMES), "", shape="1x8x8", window="0:4095", resize=True)
     # The round needs all four, so it is decided only if each of them is accepted.
     founding.init(
         folder,
@@ -105,6 +131,45 @@ def test_pictures_of_another_size_are_refused_unless_the_contract_resizes_them(
     large = pictures(tmp_path / "own", same("bag"), size=12)
     said = fedrfq("client", exact, "--data", large, expect=2).stderr
     assert "found 12×12" in " ".join(said.split())
+
+
+def test_doctor_writes_a_page_with_a_picture_of_each_class_for_its_owner_alone(
+    tmp_path: Path, exact: Path
+) -> None:
+    own = pictures(tmp_path / "own", same("bag", "coat"), count=5)
+    page = tmp_path / "data.html"
+    fedrfq("doctor", exact, "--data", own, "--timeout", 0.1, "--page", page, expect=1)
+    text = page.read_text()
+    assert re.findall("<tr><td>([a-z]+)<td>([0-9]+)<td>([0-9]+)<td>", text) == [
+        ("bag", "4", "1"),
+        ("boot", "0", "0"),
+        ("coat", "4", "1"),
+    ]
+    found = [b64decode(part) for part in re.findall('base64,([^"]+)"', text)]
+    means = [np.asarray(Image.open(BytesIO(png))).mean() for png in found]
+    # A bag is dark, a coat is bright.
+    assert [round(mean / 70) for mean in means] == [1, 3]
+    assert page.stat().st_mode & 0o777 == 0o600
+    assert "default-src 'none'" in text
+
+
+def test_a_page_is_only_text_whatever_a_class_is_called() -> None:
+    colour = np.zeros((3, 2, 2), np.uint8)
+    page = data_page(DataPreview((ClassPreview("<script>", 1, 1, colour),), ("a & b",)))
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert "a &amp; b" in page
+
+
+@pytest.mark.parametrize("kind", ["pictures", "floats"])
+def test_more_than_8_bits_are_refused_with_the_line_that_would_fix_it(
+    tmp_path: Path, exact: Path, kind: str
+) -> None:
+    own = deep_pictures(tmp_path / "own", *NAMES)
+    if kind == "floats":
+        own = float_arrays(tmp_path / "own.npz", *NAMES)
+    said = " ".join(fedrfq("client", exact, "--data", own, expect=2).stderr.split())
+    assert "found the federation with `fedrfq committee init … --window 0:4095`" in said
 
 
 def test_doctor_shows_what_a_client_has_and_what_it_would_send(tmp_path: Path, exact: Path) -> None:

@@ -14,14 +14,19 @@ import torch
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
+from fedrfq.federation.retained import MARK
 from fedrfq.files import tensors
 from fedrfq.learning.evaluation import RoundOutcome
 from fedrfq.learning.public.classifier_file import CLASSIFIERS, load_classifier
+from fedrfq.learning.public.exchange import PublicExchange, public_task
 from fedrfq.learning.public.features import vectors
 from fedrfq.learning.round_loop import LoopState, RoundLoop, check_stackable, program_key
 from fedrfq.node import local_dataset
+from fedrfq.node.client_privacy import ClientPrivacy
 from fedrfq.node.participant import Interrupted, Participant
 from fedrfq.node.public_knowledge import PublicKnowledge
+from fedrfq.privacy.drawn_uploads import DrawnUploads
+from fedrfq.privacy.settings import Privacy
 from fedrfq.prototypes.fixed_point import Globals, Precision, admit
 from support.small import CPU, tiny
 
@@ -414,6 +419,40 @@ def test_everybody_takes_part_in_an_exchange_also_after_a_change_of_the_federati
         assert [sum(own.takes_part(n) for own in clients) for n in (1, 2)] == [6, 2]
 
 
+def test_a_client_replaces_its_statistics_until_that_has_counted(
+    mnist: Dataset, tmp_path: Path
+) -> None:
+    experiment = tiny(public={**MAP, "revocable": True}, participation=0.34)
+    local = local_dataset.share(experiment, 0, mnist)
+    own = Participant(experiment, 0, local, CPU, tmp_path, renew=True)
+    assert all(own.takes_part(number) for number in range(2, 20))
+    known = nothing(experiment, mnist)
+    content = own.train(2, known)
+    assert content.startswith(MARK)
+    # A round that left it out, and what it sent before its samples were changed.
+    own.heard(2, b"")
+    own.heard(1, content.removeprefix(MARK))
+    again = own.train(3, known)
+    assert again.startswith(MARK)
+    own.heard(3, again)
+    assert not own.train(4, known).startswith(MARK)
+    assert not all(own.takes_part(number) for number in range(2, 20))
+
+
+def test_a_classifier_goes_when_all_statistics_were_taken_back(
+    mnist: Dataset, tmp_path: Path
+) -> None:
+    experiment = tiny(public={**MAP, "revocable": True})
+    own = participant(experiment, 0, mnist, tmp_path)
+    loop = RoundLoop([experiment], mnist, CPU)
+    state, _ = loop.advance(loop.start())
+    known = nothing(experiment, mnist)
+    assert own.test(1, known, state.public[0]).combined is not None
+    (file,) = tmp_path.rglob(CLASSIFIERS)
+    assert own.test(2, known, None).combined is None
+    assert not file.exists()
+
+
 def test_missing_weights_are_reported_at_the_start(
     mnist: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,6 +460,31 @@ def test_missing_weights_are_reported_at_the_start(
     experiment = tiny(public={"name": "resnet18"})
     with pytest.raises(UserError, match="run: fedrfq data get resnet18"):
         participant(experiment, 0, mnist, tmp_path)
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_a_client_takes_noise_out_exactly_where_it_adds_some(
+    noisy: bool, mnist: Dataset, tmp_path: Path
+) -> None:
+    experiment = tiny(public=MAP)
+    map_ = experiment.public
+    local = local_dataset.share(experiment, 0, mnist)
+    labels = [mnist.train_y[index] for index in local.partition.train]
+    exchange = PublicExchange.of(map_, local.partition, labels, mnist, CPU, noisy=noisy)
+    privacy = None
+    if noisy:
+        task = public_task(map_, 10, Privacy(noise=2.0))
+        assert task is not None
+        privacy = ClientPrivacy(task, np.ones(10, np.bool_), DrawnUploads(), "")
+    held_1J = torch.ones(1, 10).bool()
+    own = PublicKnowledge(map_, local, held_1J, CPU, tmp_path, privacy=privacy)
+    sent = exchange.uploads([0])
+    known = Globals(sent.counts_KJ[0] > 0, sent.values_KJV[0])
+    own.learn(known)
+    found = load_classifier(tmp_path, 0)
+    assert found is not None
+    expected = exchange.classifiers(known)[0].weight_VJ
+    assert torch.allclose(found[0].weight_VJ, expected.double(), atol=1e-5)
 
 
 def test_images_that_are_none_of_the_maps_are_refused(mnist: Dataset, tmp_path: Path) -> None:

@@ -226,6 +226,7 @@ def test_a_client_process_hears_the_statistics_with_every_result(network: Networ
         _identity=SimpleNamespace(party=~0),
         _rounds=9,
         _inherited=None,
+        _signed=None,
     )
     process = cast(ClientProcess, own)
     assert ClientProcess._start_news(process).public is None

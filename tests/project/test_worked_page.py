@@ -23,7 +23,7 @@ FIRST_USER = 61_000
 USERS = {
     f"{role}-{hospital}": FIRST_USER + number
     for number, (role, hospital) in enumerate(
-        (role, hospital) for role in ("server", "client") for hospital in "abcde"
+        (role, hospital) for role in ("hospital", "ward") for hospital in "abcde"
     )
 }
 
@@ -43,7 +43,7 @@ def python_for_all() -> str | None:
     same = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
     for python in (sys.executable, same):
         tried = subprocess.run(
-            [*as_user("client-a"), python, "-c", "import numpy, fedrfq.cli"],
+            [*as_user("ward-a"), python, "-c", "import numpy, fedrfq.cli"],
             env={**os.environ, "PYTHONPATH": packages, "HOME": "/"},
             capture_output=True,
             check=False,
@@ -58,7 +58,7 @@ def ground() -> Iterator[Path]:
     """Return an empty folder in which every user may make folders of their own."""
     # pytest's own folders can be entered by nobody else.
     folder = Path(tempfile.mkdtemp(prefix="fedrfq-page-"))
-    for shared in (folder, folder / "requests"):
+    for shared in (folder, folder / "consortium"):
         shared.mkdir(exist_ok=True)
         shared.chmod(0o1777)
     yield folder
@@ -100,13 +100,19 @@ def test_every_command_of_the_page_works(ground: Path, mnist: Dataset) -> None:
     finally:
         page.stop()
     assert stages == ["first round", "changed", "joined"]
-    # At each hospital two for keys and two to start; two to found the federation; and `doctor`.
-    assert len(first) == 4 * 4 + 2 + 1
+    # Two at each hospital, and one to found the federation.
+    assert len(first) == 4 * 2 + 1
     printed = dict(page.ran)
-    assert "detector: adaptive" in printed[first[9]]
-    assert "data contract: 3 classes" in printed[first[9]]
+    assert "detector: adaptive" in printed[first[-1]]
+    assert "data contract: 3 classes" in printed[first[-1]]
+    # What ward D saw before somebody agreed for it.
+    seen = (ground / "logs" / "ward-d").read_text(encoding="utf-8")
+    before, asked, _ = seen.partition("id: ")
+    assert asked
+    assert "of 2 of 3 classes; none of pneumonia" in before
+    assert "What this client would upload" in before
     assert "5 logs agree" in next(text for line, text in page.ran if "verify" in line)
-    federation = tomllib.loads((ground / "client-e" / "federation.toml").read_text())
+    federation = tomllib.loads((ground / "ward-e" / "federation.toml").read_text())
     assert [client["name"] for client in federation["clients"]] == [
         f"ward-{hospital}" for hospital in "abcde"
     ]
@@ -114,7 +120,7 @@ def test_every_command_of_the_page_works(ground: Path, mnist: Dataset) -> None:
         owners = {party: (ground / party / "vote.key").stat().st_uid for party in page.lasting}
         assert owners == {party: USERS[party] for party in page.lasting}
         refused = subprocess.run(
-            [*as_user("client-a"), "cat", ground / "server-a" / "vote.key"],
+            [*as_user("ward-a"), "cat", ground / "hospital-a" / "vote.key"],
             capture_output=True,
             check=False,
         )

@@ -157,6 +157,15 @@ def test_a_federation_is_shown_while_its_servers_decide(tmp_path):
     assert [row["mean"] for row in rows["accuracy"]] == [85.0]
 
 
+def test_a_log_that_is_too_large_to_be_read_is_said(tmp_path):
+    founded(tmp_path, servers=1, clients=1)
+    log = tmp_path / "server-0" / "audit.log"
+    log.touch()
+    assert "not shown" not in LiveFederation(tmp_path).page().head
+    os.truncate(log, (64 << 20) + 1)
+    assert "server-0/audit.log has 64 MiB" in LiveFederation(tmp_path).page().head
+
+
 def test_what_cannot_be_watched_is_refused(tmp_path):
     with pytest.raises(UserError, match="does not exist"):
         watched([tmp_path / "none"])

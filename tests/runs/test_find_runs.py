@@ -65,6 +65,29 @@ def test_runs_are_listed_newest_first_and_hostile_ones_do_no_harm(whole, tmp_pat
     assert "the newest 1 of 3 runs" in fedrfq("runs", "--most", 1).stdout
 
 
+def test_a_run_that_failed_is_listed_with_its_error_until_it_goes_on(tmp_path, monkeypatch):
+    with closing(small_session(tmp_path)) as session:
+        rounds = session.advance()
+        next(rounds)
+        session.checkpoint()
+
+        def fail(state):
+            raise ValueError("no \x1b[2Jluck")
+
+        monkeypatch.setattr(session.loop, "advance", fail)
+        with pytest.raises(ValueError, match="luck"):
+            next(rounds)
+        (run,) = session.runs
+    assert RunProgress.read(run.path).state == "failed: ValueError: no  [2Jluck"
+    assert "failed: ValueError" in " ".join(fedrfq("runs", tmp_path).stdout.split())
+    (run.path / "failed.json").write_text("[]")
+    assert RunProgress.read(run.path).state == "failed: failed.json cannot be read"
+    monkeypatch.undo()
+    with closing(Session.resume(run.path, CPU)) as session:
+        next(session.advance())
+    assert RunProgress.read(run.path).state == "stopped"
+
+
 def test_a_run_that_a_process_trains_is_running(whole, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(whole, run)

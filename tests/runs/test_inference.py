@@ -57,7 +57,7 @@ def test_predictions_say_where_the_client_never_saw_the_class(whole, pictures):
 def test_predict_refuses_what_is_no_picture_and_wrong_sizes(whole, pictures, tmp_path):
     (tmp_path / "text.png").write_text("hello")
     errors = fedrfq("predict", whole, 0, tmp_path / "text.png", expect=2).stderr
-    assert "expected a PNG or JPEG image" in errors
+    assert "expected a PNG, JPEG or TIFF image" in errors
     assert "clients 0 to 5" in fedrfq("predict", whole, 6, pictures[0], expect=2).stderr
     from PIL import Image
 

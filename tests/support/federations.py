@@ -115,7 +115,8 @@ class Uploader:
 
     def _upload(self, round_: int) -> None:
         if round_ <= self.rounds:
-            sent = uploads(some_settings(len(self.federation.clients)), round_)
+            public = self.federation.task.public
+            sent = uploads(some_settings(len(self.federation.clients), public=public), round_)
             self.driver.give(Submit(round_, sent.encoded(round_)[self.client]))
 
 

@@ -11,17 +11,7 @@ from numpy.typing import NDArray
 from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
 from fedrfq.robust.detectors import Detector, State, Verdict
 from fedrfq.robust.detectors.adaptive import AdaptiveDetector
-
-ONE = 2**14
-
-
-def sent(
-    values: NDArray[np.int64], counts: NDArray[np.int64] | None = None, clients: Sequence[int] = ()
-) -> Uploads:
-    """Return uploads of all classes, 10 samples each, by clients 0, 1, … unless given otherwise."""
-    if counts is None:
-        counts = np.full(values.shape[:2], 10, np.int64)
-    return Uploads(tuple(clients) or tuple(range(len(values))), counts, values)
+from fedrfq.robust.example_rounds import ONE, Clusters, nowhere, sent
 
 
 def lines(rows: Sequence[Sequence[int | None]]) -> Uploads:
@@ -35,28 +25,6 @@ def ruling(kept: Sequence[bool], scores: Sequence[int], classes: int = 1) -> Ver
     everything = np.ones((len(kept), classes), np.int64)
     uploads = Uploads(tuple(range(len(kept))), everything, everything[..., None])
     return Verdict.of_kept(uploads, np.array(kept, np.bool_), np.array(scores, np.int64))
-
-
-def nowhere(uploads: Uploads) -> Globals:
-    return Globals.none(*uploads.values_KJV.shape[1:])
-
-
-class Clusters:
-    """Twenty clients with two to five of ten classes, whose uploads lie about the class centres."""
-
-    def __init__(self, seed: int, spread: float = 0.1) -> None:
-        self.rng = np.random.default_rng(seed)
-        self.spread = spread
-        self.centres_JV = self.rng.uniform(0.2, 1, (10, 24))
-        held = [self.rng.permutation(10)[: self.rng.integers(2, 6)] for _ in range(20)]
-        self.held_KJ = np.array([[j in classes for j in range(10)] for classes in held])
-
-    def round(self) -> Uploads:
-        values = self.centres_JV + self.spread * self.rng.standard_normal((20, 10, 24))
-        return sent(np.rint(values * ONE).astype(np.int64), 10 * self.held_KJ.astype(np.int64))
-
-    def globals_(self) -> Globals:
-        return Globals(np.ones(10, np.bool_), np.rint(self.centres_JV * ONE).astype(np.int64))
 
 
 def judged(detector: Detector, uploads: Uploads) -> Verdict:

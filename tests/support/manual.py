@@ -8,13 +8,13 @@ from typing import Any
 
 import typer.main
 
-from fedrfq.cli.main import app, plugins_first
+from fedrfq.cli.main import app, common_options_first
 
 
 def parse(arguments: list[str]) -> list[str]:
     """Return what the command still needs; raise where it does not take these words."""
     command: Any = typer.main.get_command(app)
-    arguments = plugins_first(arguments)
+    arguments = common_options_first(arguments)
     while arguments[0] == "--plugin":
         arguments = arguments[2:]
     while hasattr(command, "commands"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedrfq import plugins
+from fedrfq.plugins import REGISTRIES, files, known, packages
 
 PULL = """
 from dataclasses import dataclass
@@ -45,10 +45,10 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 def new_process() -> None:
     """Forget all plugins, as a new process knows none; what the user's folder remembers stays."""
-    for kind, name in plugins._OWNERS:
-        del plugins.REGISTRIES[kind].entries()[name]
-    for state in (plugins._OWNERS, plugins._LOADED, plugins._GIVEN, plugins._BROKEN):
+    for kind, name in known.OWNERS:
+        del REGISTRIES[kind].entries()[name]
+    for state in (known.OWNERS, known.LOADED, known.GIVEN, packages.BROKEN):
         state.clear()
-    plugins._FILES.clear()
-    plugins._installed.cache_clear()
-    plugins.load_installed.cache_clear()
+    files.FILES.clear()
+    packages.installed.cache_clear()
+    packages.load_installed.cache_clear()

@@ -2,6 +2,7 @@
 
 A block that begins with `# each hospital` is run for hospitals a to d, with the names and the
 address of each. `fedrfq server` and `fedrfq client` are left running; all else must end well.
+Whoever joins is asked for the run's id, and types what `fedrfq committee init` printed.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ HOSPITALS = "abcd"
 PATIENCE_S = 240.0
 EACH = "# each hospital"
 # What is a hospital's own on the page, written for hospital A.
-_OWN = re.compile(r"\b(server|client|hospital|ward|scans)-a\b")
-_PARTY = re.compile(r"\b(?:server|client)-[a-e0-9]\b")
+_OWN = re.compile(r"\b(hospital|ward|scans)-a\b")
+_PARTY = re.compile(r"\b(?:hospital|ward|server|client)-[a-e0-9]\b(?!\.toml)")
+_SPOKEN = re.compile(r"all at once: ([0-9a-f ]+)$", re.MULTILINE)
 _LASTING = ("fedrfq server ", "fedrfq client ")
 
 
@@ -87,6 +89,8 @@ class WorkedPage:
         # Folders on the page are relative.
         command = ["env", "-C", str(self.folder), *self.prefix(name), *self._program(words)]
         if line.startswith(_LASTING):
+            keyboard = self._keyboard(name)
+            command = ["sh", "-c", f'exec "$@" <>{shlex.quote(str(keyboard))}', "sh", *command]
             child = Child(name, command, self.folder / "logs" / name, self._environment())
             child.start()
             self.lasting[name] = child
@@ -104,6 +108,24 @@ class WorkedPage:
             self.handed_over()
         if words[0] == "fedrfq":
             self.ran.append((line, done.stdout))
+
+    def _keyboard(self, party: str) -> Path:
+        """Return a pipe from which a lasting command reads what somebody types."""
+        path = self.folder / "keyboards" / party
+        path.parent.mkdir(exist_ok=True)
+        os.mkfifo(path)
+        return path
+
+    def requests(self) -> int:
+        """Return how many parties have asked to take part."""
+        return len(list((self.folder / "consortium" / "requests").glob("*.toml")))
+
+    def type_the_id(self) -> None:
+        """Type the id that the founder was shown to every party that waits for it."""
+        _, printed = self.ran[-1]
+        (spoken,) = _SPOKEN.findall(printed)
+        for party in self.lasting:
+            (self.folder / "keyboards" / party).write_text(f"{spoken}\n", encoding="ascii")
 
     def _program(self, words: list[str]) -> list[str]:
         if words[0] == "fedrfq":
@@ -134,22 +156,23 @@ class WorkedPage:
 
     def stop(self) -> None:
         """Stop all parties."""
-        clients = [child for name, child in self.lasting.items() if name.startswith("client")]
-        servers = [child for name, child in self.lasting.items() if name.startswith("server")]
-        stop(clients)
-        stop(servers)
+
+        def of(*roles: str) -> list[Child]:
+            return [child for name, child in self.lasting.items() if name.startswith(roles)]
+
+        stop(of("client", "ward"))
+        stop(of("server", "hospital"))
 
 
 def play(page: WorkedPage) -> Iterator[str]:
     """Run the whole page, and yield the name of each stage that has come about."""
-    parties = [f"{role}-{hospital}" for hospital in HOSPITALS for role in ("server", "client")]
-    wards = [party for party in parties if party.startswith("client")]
-    servers = [party for party in parties if party.startswith("server")]
+    parties = [f"{role}-{hospital}" for hospital in HOSPITALS for role in ("hospital", "ward")]
+    wards = [party for party in parties if party.startswith("ward")]
     for language, lines in blocks(PAGE.read_text(encoding="utf-8")):
         if language != "sh":
             continue
-        if "client-e/past/1" in lines[0]:
-            last = page.folder / "server-a" / "past" / "1" / "last.bin"
+        if "ward-e/past/1" in lines[0]:
+            last = page.folder / "hospital-a" / "past" / "1" / "last.bin"
             page.until(last.exists, "the change")
             page.until(lambda: page.serve(*parties), "the new run")
             yield "changed"
@@ -157,14 +180,16 @@ def play(page: WorkedPage) -> Iterator[str]:
             page.stop()
         if lines[0].startswith("fedrfq predict"):
             return
-        if lines[0].startswith("fedrfq doctor"):
-            page.until(lambda: page.serve(*servers), "the servers")
+        founding = lines[0].startswith("fedrfq committee init")
+        if founding:
+            page.until(lambda: page.requests() == len(parties), "the requests")
         page.run_block(lines)
-        if set(page.lasting) == set(parties) and "client client-a" in lines[-1]:
+        if founding:
+            page.type_the_id()
             page.until(lambda: all(page.certified(ward) for ward in wards), "the first round")
             yield "first round"
-        if "client-e" in page.lasting and lines[-1].endswith("scans-e"):
-            page.until(lambda: page.certified("client-e") >= 1, "a round with the fifth")
+        if lines[-1].endswith("--data scans-e"):
+            page.until(lambda: page.certified("ward-e") >= 1, "a round with the fifth")
             yield "joined"
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from fedrfq import plugins
-from fedrfq.audit.bodies import KnownBefore, recomputed
-from fedrfq.audit.location import RefusedAt
+from fedrfq.audit.bodies import KnownBefore, Recomputed, recomputed
+from fedrfq.audit.location import RefusedAt, located
 from fedrfq.audit.log import AuditedRound, Auditor, audited
+from fedrfq.audit.taken_back import check_remaining, taken_back
 from fedrfq.consensus.events import Outcome
-from fedrfq.consensus.messages import Evidence, Message
+from fedrfq.consensus.messages import Entries, Evidence, Message, Upload
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
@@ -63,6 +64,7 @@ class Audit:
         self.network = self.federation.network
         self.experiment = self._read_experiment()
         self.rules = Rules(self.federation.roster)
+        self._sets: dict[int, Entries] = {}  # the uploads in the certified sets seen so far
         self.auditor = Auditor(self.federation, self.rules, partial=self.network is not None)
         if self.network is None:
             self.application = PrototypeApplication(self.federation.task)
@@ -96,9 +98,13 @@ class Audit:
                 # After a gap in a client's log, what the round started from is unknown.
                 if audited_round.round != done + 1:
                     before = before._replace(outcome=None)
-                before, is_recomputed = self._recompute(audited_round, before, next(bodies, None))
+                found = self._recompute(audited_round, before, next(bodies, None))
+                before = found.known
                 audited_round = replace(
-                    audited_round, recomputed=is_recomputed, reduced=self._reduced(before)
+                    audited_round,
+                    recomputed=found.anew,
+                    reduced=self._reduced(before),
+                    taken_back=self._taken_back(found.uploads),
                 )
             yield audited_round
             # The chain: each record must name the value of the one before it.
@@ -190,13 +196,31 @@ class Audit:
 
     def _recompute(
         self, audited_round: AuditedRound, before: KnownBefore, entry: Entry | None
-    ) -> tuple[KnownBefore, bool]:
+    ) -> Recomputed:
         """Return what is known after a round, and whether it was computed anew."""
         if entry is None:
             end = (self.path / BODIES).stat().st_size
             raise AuditFailed(BODIES, end, audited_round.round, "the file ends before this round")
         with self._located(BODIES, entry, audited_round.round):
-            return recomputed(self.auditor, self.application, audited_round, before, entry.payload)
+            found = recomputed(self.auditor, self.application, audited_round, before, entry.payload)
+            self._check_remaining(audited_round, found)
+        return found
+
+    def _check_remaining(self, audited_round: AuditedRound, found: Recomputed) -> None:
+        """Check statistics that can be taken back, where they were not computed anew anyway."""
+        if not self.federation.task.is_revocable:
+            return
+        if audited_round.inputs is not None:
+            self._sets[audited_round.round] = audited_round.inputs.uploads
+        outcome = found.known.outcome
+        if found.anew or outcome is None or not outcome.state:
+            return
+        sets = None if self._follows() else self._sets
+        with located():
+            check_remaining(self.rules, self.application, sets, outcome)
+
+    def _taken_back(self, uploads: Sequence[Upload]) -> dict[str, str]:
+        return {self.auditor.name(~k): what for k, what in taken_back(uploads).items()}
 
     @contextmanager
     def _located(self, file: str, entry: Entry, round_: int) -> Iterator[None]:

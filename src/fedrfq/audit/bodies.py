@@ -31,13 +31,21 @@ class KnownBefore(NamedTuple):
     public: bytes = b""
 
 
+class Recomputed(NamedTuple):
+    """What an audit knows after a round, whether it was computed anew, and from which uploads."""
+
+    known: KnownBefore
+    anew: bool
+    uploads: list[Upload]
+
+
 def recomputed(
     auditor: Auditor,
     application: PrototypeApplication,
     audited: AuditedRound,
     before: KnownBefore,
     payload: bytes,
-) -> tuple[KnownBefore, bool]:
+) -> Recomputed:
     """Return what is known after a round, and whether it was computed anew from the uploads.
 
     RefusedAt is raised where the outcome is not the certified one. `before` is what was known of
@@ -70,7 +78,8 @@ def recomputed(
     # In a round in which no upload counts, all of them are there.
     has_inputs = audited.inputs is not None and len(uploads) == len(listed.uploads)
     if before.outcome is None or not has_inputs:
-        return _written(auditor.rules, audited.round, before, parts, unchanged), False
+        known = _written(auditor.rules, audited.round, before, parts, unchanged)
+        return Recomputed(known, False, uploads)
     with located():
         computed = application.decide(audited.round, before.outcome, uploads)
         computed = computed._replace(successor=auditor.rules.successor(proposals))
@@ -80,7 +89,7 @@ def recomputed(
         if part_digest(what, content) != digests[what]:
             at = _offset_of(parts, what)
             raise RefusedAt(at, f"computed anew, {what.name} is not what was certified")
-    return KnownBefore(computed, computed.public), True
+    return Recomputed(KnownBefore(computed, computed.public), True, uploads)
 
 
 def _written(

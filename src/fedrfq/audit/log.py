@@ -49,6 +49,8 @@ class AuditedRound:
     recomputed: bool = False
     # Clients that counted for less and why, by name; none as long as the outcome is not known.
     reduced: Mapping[str, str] = field(default_factory=dict)
+    # Clients that took their statistics back, "all" or "some"; known where the uploads are.
+    taken_back: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

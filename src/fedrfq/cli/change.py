@@ -112,3 +112,28 @@ def approve(
         f"{identity.member.name} will propose this each round; "
         f"it takes effect when {identity.federation.roster.quorum} servers approve",
     )
+
+
+def purge(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a stopped server.")],
+    client: Annotated[
+        str, typer.Argument(metavar="NAME", help="The client that the federation has forgotten.")
+    ],
+) -> None:
+    """Remove from a server's files what a forgotten client has sent.
+
+    The server must be stopped, and the client's statistics must no longer count: see `fedrfq
+    forget`. audit.log stays as it is, so every certificate can still be verified. Rounds in which
+    the client took part cannot be computed anew afterwards: `fedrfq verify --recompute` says so and
+    ends with exit code 3.
+
+    Example: fedrfq committee purge server-0 client-3
+    """
+    from fedrfq.node.membership.identity import load
+    from fedrfq.node.membership.purge import purge as remove
+
+    identity = load(folder)
+    if not identity.is_server:
+        raise UserError(f"{folder} belongs to a {identity.role}: only servers have others' uploads")
+    purged = remove(identity, client)
+    say(Console(), f"removed what {client} sent from {purged} rounds of {folder}")

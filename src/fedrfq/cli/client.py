@@ -11,8 +11,12 @@ import typer
 from rich.console import Console
 
 from fedrfq.cli.completion import complete, dataset_names
-from fedrfq.cli.options import Device, LogFormat, LogLevel, StatusPort
-from fedrfq.cli.terminal import progress
+from fedrfq.cli.data_preview import show_data
+from fedrfq.cli.joining import Join, agree, await_founding, joined
+from fedrfq.cli.modules import module_giver
+from fedrfq.cli.options import Device, LogFormat, LogLevel, Modules, StatusPort
+from fedrfq.cli.terminal import progress, say
+from fedrfq.errors import UserError
 
 if TYPE_CHECKING:
     from fedrfq.node.storage.client_history import HistoryLine
@@ -34,9 +38,27 @@ def client(
             autocompletion=complete(dataset_names),
         ),
     ],
+    join: Join = None,
     device: Device = "auto",
     status_port: StatusPort = 0,
     once: Annotated[bool, typer.Option("--once", help="Stop after one round.")] = False,
+    renew: Annotated[
+        bool,
+        typer.Option(
+            "--renew",
+            help="Replace the statistics that the client sent by those of its present samples, "
+            "in the next round: samples that are no longer there are forgotten.",
+        ),
+    ] = False,
+    module: Modules = None,
+    classes: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,NAME",
+            help="Where noise protects samples: the classes that this client uploads, whether it "
+            "has samples of them or not; all of the federation if not given. Declared once.",
+        ),
+    ] = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "info",
 ) -> None:
@@ -47,23 +69,80 @@ def client(
     quorum of servers has certified. Its model is kept in DIR/model. SIGTERM and Ctrl-C stop it
     cleanly; started again, it continues where it stopped.
 
-    Example: fedrfq client consortium/client-3 --data mnist5k
+    With --join it founds a federation together with others, from an empty folder. It shows how your
+    data fit and what would be uploaded before it asks whether you agree.
+
+    Example: fedrfq client ward-a --data scans --join consortium
     """
     from fedrfq.node import logs
     from fedrfq.node.client import MODEL, attend
     from fedrfq.runs.session import pick_device
 
     torch_device = pick_device(device)
+    if join is not None and not joined(folder):
+        _join(folder, data, join)
     # The bar must exist before the log, whose lines then appear above it.
     with _progress() as on_round:
         logs.begin(log_format, log_level)
-        ended = attend(folder, data, torch_device, once, on_round, status_port)
+        prepare = module_giver(module or [])
+        names = [name.strip() for name in classes.split(",") if name.strip()]
+        ended = attend(
+            folder, data, torch_device, once, on_round, status_port, prepare, names, renew
+        )
         if ended.accuracies is None or not (ended.finished or once):
             logs.log_event("stopped", after_round=ended.round)
             return
         known = vars(ended.accuracies).items()
         figures = {key: round(value, 2) for key, value in known if value is not None}
         logs.log_event("finished", "info", round=ended.round, model=folder / MODEL, **figures)
+
+
+def forget(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="The folder of the client, with its keys and federation.toml."
+        ),
+    ],
+    status_port: StatusPort = 0,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
+) -> None:
+    """Take back all statistics that a client has sent to its federation.
+
+    Stop the client first. In the next round this sends a signed withdrawal in place of an upload,
+    and ends once a quorum of servers has certified what remains: the statistics that the federation
+    would have had without this client. The client does not start again until
+    DIR/forgotten.txt is removed. Only a federation with public.revocable = true can forget.
+
+    Example: fedrfq forget consortium/client-3
+    """
+    from fedrfq.node import logs
+    from fedrfq.node.client import take_back
+
+    logs.begin(log_format, log_level)
+    ended = take_back(folder, status_port)
+    if ended.forgotten:
+        logs.log_event("forgotten", "info", round=ended.round)
+        return
+    if not ended.finished:
+        raise UserError(
+            "stopped before the servers have forgotten this client: start the command again"
+        )
+    raise UserError(
+        "the run is over, and nothing can be taken back any more; if the federation goes on without"
+        " this client, it is forgotten"
+    )
+
+
+def _join(folder: Path, data: str, shared: Path) -> None:
+    from fedrfq.node.data_preview import preview
+
+    identity = await_founding(folder, shared)
+    found = preview(identity, data)
+    say(Console(), f"your data: {found.about}")
+    show_data(found, Console(markup=False))
+    agree(identity)
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from fedrfq import plugins
 from fedrfq.cli.completion import complete
-from fedrfq.cli.options import Sets
-from fedrfq.cli.run import File
+from fedrfq.cli.options import Modules, Sets
+from fedrfq.cli.run import File, read_experiment
 from fedrfq.cli.terminal import say, wide_console
 from fedrfq.errors import UserError, did_you_mean
 
@@ -35,6 +35,7 @@ _KINDS = {
     "pools": "pooling",
     "public": "public-map",
     "adversaries": "adversary",
+    "trackers": "tracker",
 }
 _MAX_RANGE_WIDTH = 40
 
@@ -50,6 +51,7 @@ def config(
             "of one section if its name stands in place of the file.",
         ),
     ] = False,
+    module: Modules = None,
 ) -> None:
     """Print an experiment as TOML, with the value that every key will have.
 
@@ -59,7 +61,6 @@ def config(
 
     Example: fedrfq config --describe public
     """
-    from fedrfq import experiment
     from fedrfq.files import toml
 
     if describe:
@@ -70,7 +71,8 @@ def config(
         console.print(_key_table(section))
         say(console, "Set a key with --set KEY=VALUE, or in the TOML file of the experiment.")
         return
-    sys.stdout.write(toml.dump(experiment.load(file, sets or []).table()))
+    experiment, _ = read_experiment(file, sets or [], None, module or [])
+    sys.stdout.write(toml.dump(experiment.table()))
 
 
 class _Key(NamedTuple):

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.columns import Columns
-from rich.console import Console, Group
+from rich.console import Console
 from rich.table import Column, Table
 
 from fedrfq.cli.completion import complete, dataset_names
+from fedrfq.cli.data_preview import show_data
 from fedrfq.cli.terminal import say
 from fedrfq.errors import UserError
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 # The exit code when something would keep the party from taking part.
 _FAILED = 1
-# Classes of which a picture is shown.
-_MAX_PICTURES = 24
 
 
 def doctor(
@@ -33,6 +31,15 @@ def doctor(
             autocompletion=complete(dataset_names),
         ),
     ] = "",
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--page",
+            metavar="FILE.html",
+            help="With --data: also write its classes and pictures to a page, readable by you "
+            "alone.",
+        ),
+    ] = None,
     timeout: Annotated[
         float, typer.Option(min=0.1, help="Seconds to wait for each server to answer.")
     ] = 5.0,
@@ -47,6 +54,8 @@ def doctor(
 
     Example: fedrfq doctor consortium/client-0 --data scans
     """
+    if page is not None and not data:
+        raise UserError("--page shows a client's data: give --data, too")
     from fedrfq.node.ops.doctor import FAILED, OK, Finding, examine
 
     findings = list(examine(folder, patience_s=timeout))
@@ -63,9 +72,19 @@ def doctor(
     console = Console(markup=False)
     console.print(table)
     if found is not None:
-        _show(found, console)
+        show_data(found, console)
+        if page is not None:
+            _write(found, page)
+            say(console, f"wrote {page}: it shows samples, so keep it to yourself")
     if any(finding.grade == FAILED for finding in findings):
         raise typer.Exit(_FAILED)
+
+
+def _write(found: DataPreview, page: Path) -> None:
+    from fedrfq.cli.data_page import data_page
+    from fedrfq.node.storage.party_folder import write
+
+    write(page, data_page(found).encode(errors="replace"), 0o600)
 
 
 def _preview(folder: Path, data: str) -> DataPreview:
@@ -73,25 +92,3 @@ def _preview(folder: Path, data: str) -> DataPreview:
     from fedrfq.node.membership.identity import load
 
     return preview(load(folder), data)
-
-
-def _show(found: DataPreview, console: Console) -> None:
-    """Print the counts and a picture of each class, and what would be uploaded."""
-    from fedrfq.cli.half_blocks import half_blocks
-
-    table = Table("class", "training samples", "test samples")
-    for each in found.classes:
-        table.add_row(each.name, str(each.train), str(each.test))
-    console.print(table)
-    colours = console.color_system is not None
-    pictures = [
-        Group(each.name, half_blocks(each.picture, colours))
-        for each in found.classes
-        if each.picture is not None
-    ]
-    console.print(Columns(pictures[:_MAX_PICTURES], padding=(1, 2)))
-    if len(pictures) > _MAX_PICTURES:
-        say(console, f"and {len(pictures) - _MAX_PICTURES} more classes")
-    say(console, "What this client would upload:")
-    for line in found.uploads:
-        say(console, f"  {line}")

@@ -150,7 +150,8 @@ def init(
     With --classes and --shape, or --like, the file has a data contract: each client brings data of
     its own, mapped to these classes by name. No data is needed for it.
 
-    Parties that sent a request (see `fedrfq committee add`) have made their own keys. For every
+    Parties that put a request into DIR/requests (`fedrfq server` and `client` with --join do, and
+    `fedrfq committee add`) have made their own keys. For every
     other party a folder with new keys is written. The same requests and options give the same
     file on every machine.
 
@@ -158,11 +159,13 @@ def init(
     """
     from fedrfq.node.membership import founding
     from fedrfq.node.membership.contract_choice import ContractChoice
+    from fedrfq.node.membership.joining import spoken
 
     choice = ContractChoice.of(
         classes, like, shape=shape, window=window, resize=resize, recolour=recolour
     )
-    if servers is None and not founding.requests(folder):
+    asked = founding.requests(folder)
+    if servers is None and not asked:
         servers = _DEFAULT_SERVERS
     timings = {
         "minimum": minimum,
@@ -186,6 +189,9 @@ def init(
     say(console, _about_detector(federation))
     if federation.contract is not None:
         say(console, f"data contract: {federation.contract.about()}")
+        near = federation.contract.near_names()
+        if near is not None:
+            say(console, f"note: the classes {near[0]!r} and {near[1]!r} are nearly the same name")
     # f = ⌊(1−1)/3⌋ = 0: a committee of one tolerates nothing.
     if federation.roster.n == 1:
         say(
@@ -193,11 +199,14 @@ def init(
             "note: everybody has to trust the only server of this federation; "
             "4 servers tolerate one that lies",
         )
-    say(
-        console,
-        "next: give each party its own folder, with this file in it, and no other party's; "
-        "each then checks it with `fedrfq doctor`",
-    )
+    if asked:
+        say(console, f"next: read the id to those who asked, all at once: {spoken(federation)}")
+    if len(asked) < len(federation.members):
+        say(
+            console,
+            "next: give each party its own folder, with this file in it, and no other party's; "
+            "each then checks it with `fedrfq doctor`",
+        )
 
 
 def _about_detector(federation: Federation) -> str:

@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from fedrfq.cli.options import ExperimentOption
+from fedrfq import plugins
+from fedrfq.cli.options import ExperimentOption, Modules
 from fedrfq.cli.terminal import INTERRUPTED, command_line, count, say, terminated_as_interrupt
 from fedrfq.errors import UserError
 
@@ -66,6 +67,7 @@ def local_cluster(
     seed: Annotated[
         int, typer.Option(help="The seed of a new federation's experiment, and of --chaos.")
     ] = 0,
+    module: Modules = None,
 ) -> None:
     """Run a whole federation on this machine, each server and client as its own process.
 
@@ -80,7 +82,8 @@ def local_cluster(
 
     wanted = {"servers": servers, "clients": clients, "rounds": rounds}
     federation = open_or_found(folder, wanted, experiment, seed)
-    cluster = Cluster(folder)
+    given = [word for source in module or [] for word in ("--module", source)]
+    cluster = Cluster(folder, more={~k: given for k in range(len(federation.clients))})
     console = Console()
     storm = None
     if chaos:
@@ -238,7 +241,10 @@ def _conclude(cluster: Cluster, console: Console) -> None:
     folders = [cluster.own(party) for party in cluster.children]
     # As a process of its own, so that its tables do not mix with the output of this command.
     verified = subprocess.run(
-        fedrfq_command("verify", *folders), capture_output=True, text=True, check=False
+        fedrfq_command("verify", *folders, *plugins.options()),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     console.print(_accuracy_table(cluster))
     if verified.returncode:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -16,6 +17,7 @@ import typer
 
 import fedrfq
 from fedrfq.cli import (
+    audit_privacy,
     client,
     committee,
     compare,
@@ -27,6 +29,8 @@ from fedrfq.cli import (
     flower,
     keys,
     local_cluster,
+    plugins,
+    privacy,
     report,
     reproduce,
     run,
@@ -38,7 +42,8 @@ from fedrfq.cli import (
 )
 from fedrfq.cli.argument_help import restore_argument_help
 from fedrfq.cli.terminal import INTERRUPTED
-from fedrfq.errors import UserError
+from fedrfq.errors import UserError, first_line
+from fedrfq.plugins import failing_line
 
 # The exit code for an error that the user can fix.
 _USER_ERROR = 2
@@ -99,6 +104,12 @@ def program(
             "It may stand behind any command, and is repeatable.",
         ),
     ] = None,
+    debug: Annotated[
+        bool,
+        typer.Option(
+            "--debug", help="Show where an error comes from. It may stand behind any command."
+        ),
+    ] = False,
 ) -> None:
     """Take the options that all commands have."""
     _load_plugins(plugin)
@@ -115,7 +126,10 @@ app.command(rich_help_panel=_EXPERIMENTS)(finished_run.predict)
 app.command(rich_help_panel=_EXPERIMENTS)(finished_run.export)
 app.command(rich_help_panel=_EXPERIMENTS)(config.config)
 app.command("list", rich_help_panel=_EXPERIMENTS)(config.list_)
+app.command(rich_help_panel=_EXPERIMENTS)(privacy.privacy)
 app.add_typer(data.app, name="data", rich_help_panel=_EXPERIMENTS)
+app.command(rich_help_panel=_EXPERIMENTS)(plugins.new)
+app.command(rich_help_panel=_EXPERIMENTS)(plugins.check)
 app.command(rich_help_panel=_STUDIES)(compare.compare)
 app.command(rich_help_panel=_STUDIES)(compare.robustness)
 app.command(rich_help_panel=_STUDIES)(reproduce.reproduce)
@@ -127,44 +141,57 @@ app.add_typer(committee.app, name="committee", rich_help_panel=_NETWORK)
 app.command(rich_help_panel=_NETWORK)(doctor.doctor)
 app.command(rich_help_panel=_NETWORK)(server.server)
 app.command(rich_help_panel=_NETWORK)(client.client)
+app.command(rich_help_panel=_NETWORK)(client.forget)
 app.command(rich_help_panel=_AUDIT)(verify.verify)
 app.command(rich_help_panel=_AUDIT)(evidence.evidence)
+app.command("audit-privacy", rich_help_panel=_AUDIT)(audit_privacy.audit_privacy)
 
 
 def main() -> None:
     """Run the program; print an error that the user can fix on one line and exit with code 2."""
+    arguments = common_options_first(sys.argv[1:])
     try:
         # What `app()` does, with the help of arguments restored in between.
         command = typer.main.get_command(app)
         restore_argument_help(command)
-        command(plugins_first(sys.argv[1:]))
+        command(arguments)
     except UserError as error:
+        if "--debug" in arguments:
+            traceback.print_exception(error)
         _fail(str(error))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except ModuleNotFoundError as error:
-        # The base package is enough for servers and auditors. Everything else is an extra.
-        if (error.name or "").split(".")[0] not in _TRAINING_PACKAGES:
+    except Exception as error:
+        message = _explained(error)
+        if not message or "--debug" in arguments:
             raise
-        _fail(f"this command needs {error.name}: pip install 'fedrfq[train]'")
-    except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
-            raise
-        _fail(
+        _fail(message)
+
+
+def _explained(error: Exception) -> str:
+    """Return on one line what the user can mend; "" where the fault is ours."""
+    # The base package is enough for servers and auditors. Everything else is an extra.
+    if isinstance(error, ModuleNotFoundError) and _is_for_training(error.name or ""):
+        return f"this command needs {error.name}: pip install 'fedrfq[train]'"
+    if _is_out_of_memory(error):
+        return (
             "out of memory: lower train.batch_size, clients or the size of the model, "
             "or train fewer runs at once"
         )
-    except OSError as error:
-        # Any path that a user gives may be too long, so it is caught here, once for all commands.
-        if error.errno != errno.ENAMETOOLONG:
-            raise
-        _fail(f"{str(error.filename)[:_MAX_PATH_SHOWN]}…: {error.strerror}: check the path")
+    # Any path that a user gives may be too long, so it is caught here, once for all commands.
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"{str(error.filename)[:_MAX_PATH_SHOWN]}…: {error.strerror}: check the path"
+    where = failing_line(error)
+    if where:
+        what = f"{type(error).__name__}: {first_line(error)}"
+        return f"the plugin fails in {where}: {what}; --debug shows the traceback"
+    return ""
 
 
-def plugins_first(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with each --plugin FILE moved before the command, to which it applies.
+def common_options_first(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with --plugin FILE and --debug moved before the command.
 
-    So every command takes it, and none has to declare it.
+    So every command takes them, and none has to declare them.
     """
     first = []
     rest = list(arguments)
@@ -174,7 +201,7 @@ def plugins_first(arguments: Sequence[str]) -> list[str]:
     at = 0
     while at < end:
         words = 0
-        if rest[at].startswith("--plugin="):
+        if rest[at].startswith("--plugin=") or rest[at] == "--debug":
             words = 1
         elif rest[at] == "--plugin":
             words = min(2, end - at)
@@ -190,7 +217,11 @@ def _fail(message: str) -> NoReturn:
     sys.exit(_USER_ERROR)
 
 
+def _is_for_training(module: str) -> bool:
+    return module.split(".")[0] in _TRAINING_PACKAGES
+
+
 def _is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, MemoryError):
         return True
-    return any(words in str(error) for words in _OUT_OF_MEMORY)
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from traceback import format_exception
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,7 +23,9 @@ from fedrfq.cli.terminal import (
     say,
     terminated_as_interrupt,
 )
+from fedrfq.errors import UserError, first_line
 from fedrfq.files.strict_json import to_json
+from fedrfq.plugins import failing_line
 
 if TYPE_CHECKING:
     from fedrfq.data import Dataset
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from fedrfq.runs.session import Session
 
 _MIB = 2**20
+# The file in a run's directory in which the traceback of a plugin's error is kept.
+TRACEBACK = "traceback.txt"
 
 File = Annotated[
     Path | None,
@@ -82,7 +87,7 @@ def run(
     """
     from fedrfq.runs.session import Session, pick_device
 
-    first, dataset = _experiment(file, sets or [], seed, module or [])
+    first, dataset = read_experiment(file, sets or [], seed, module or [])
     # Stacked runs differ in nothing but their seeds.
     experiments = [first]
     if seed:
@@ -98,7 +103,7 @@ def run(
         _train(session, json)
 
 
-def _experiment(
+def read_experiment(
     file: Path | None, sets: Sequence[str], seeds: list[int] | None, modules: Sequence[str]
 ) -> tuple[Experiment, Dataset | None]:
     """Return the experiment, and its data where a module had to be tried on them."""
@@ -173,6 +178,9 @@ def _train(session: Session, json: bool) -> None:
         again = command_line("resume", session.runs[0].path)
         say(errors, f"stopped after round {session.state.round}; continue with: {again}")
         raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        _tell_plugin_failed(session, error)
+        raise
     # From here on the run is complete on the disk; the rest only shows it.
     results = session.finish()
     _show_results(session.runs)
@@ -183,6 +191,22 @@ def _train(session: Session, json: bool) -> None:
         sys.stdout.write(to_json(results[0]) + "\n")
     else:
         sys.stdout.write(to_json({"runs": results}) + "\n")
+
+
+def _tell_plugin_failed(session: Session, error: Exception) -> None:
+    """Where a plugin's code has failed, keep the traceback in the run's directory, and say so."""
+    where = failing_line(error)
+    if not where or isinstance(error, UserError):
+        return
+    path = session.runs[0].path
+    (path / TRACEBACK).write_text("".join(format_exception(error)), encoding="utf-8")
+    again = command_line("resume", path)
+    # Chained, so that --debug shows it all.
+    raise UserError(
+        f"the plugin fails in {where}: {type(error).__name__}: {first_line(error)}; the run is "
+        f"kept after round {session.state.round}: mend the cause and continue with {again}, or "
+        f"start anew if the plugin's file must change; the traceback is in {path / TRACEBACK}"
+    ) from error
 
 
 def _advance(session: Session, errors: Console) -> None:
@@ -235,6 +259,7 @@ def _figures(records: list[RoundRecord]) -> str:
 def _dry_run(experiments: list[Experiment], device: Any) -> None:
     """Print which data each client would train on, how long it would take, and the memory used."""
     from fedrfq.learning.round_loop import RoundLoop
+    from fedrfq.runs import privacy_record
     from fedrfq.runs.estimate import estimate
     from fedrfq.runs.public_summary import planned_rows
 
@@ -256,7 +281,8 @@ def _dry_run(experiments: list[Experiment], device: Any) -> None:
     dealt = partition.realised
     held = f"{dealt['classes_mean']:.2f} ± {dealt['classes_std']:.2f} classes per client"
     say(console, f"{held}; {dealt['samples_min']} to {dealt['samples_max']} training samples")
-    for label, fact in planned_rows(experiments[0], partition, len(loop.dataset.classes)):
+    planned = planned_rows(experiments[0], partition, len(loop.dataset.classes))
+    for label, fact in planned + privacy_record.planned_rows(experiments[0]):
         say(console, f"{label}: {fact}")
     say(console, f"{cost.samples:,} samples in {loop.experiments[0].rounds} rounds")
     say(console, f"expected time: about {cost.seconds:,.0f} s; memory so far: {memory}")

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from fedrfq.cli.joining import Join, agree, await_founding, joined
 from fedrfq.cli.options import LogFormat, LogLevel, StatusPort
+from fedrfq.errors import UserError
 
 
 def server(
@@ -17,6 +19,13 @@ def server(
             metavar="DIR", help="The folder of the server, with its keys and federation.toml."
         ),
     ],
+    join: Join = None,
+    address: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="With --join: where the others are to reach this server."
+        ),
+    ] = "",
     rejoin: Annotated[
         bool,
         typer.Option(
@@ -45,7 +54,9 @@ def server(
     out certificates. SIGTERM and Ctrl-C stop it cleanly. After kill -9 or a power cut, start it
     again: it continues where it stopped.
 
-    Example: fedrfq server consortium/server-0
+    With --join it founds a federation together with others, from an empty folder.
+
+    Example: fedrfq server hospital-a --join consortium --address a.example.org:7400
     """
     import asyncio
 
@@ -55,11 +66,15 @@ def server(
     from fedrfq.node.membership.identity import load
     from fedrfq.node.server import ServerOptions, serve
 
+    if join is not None and not joined(folder):
+        if not address:
+            raise UserError("--join needs the address of this server: --address HOST:PORT")
+        agree(await_founding(folder, join, address))
     logs.begin(log_format, log_level)
-    address = None
+    listens_at = None
     if listen:
-        address = endpoint(listen)
-    options = ServerOptions(rejoin, address, status_port, until_done)
+        listens_at = endpoint(listen)
+    options = ServerOptions(rejoin, listens_at, status_port, until_done)
     # A crash may have interrupted the move to a successor federation; the identity that is loaded
     # next must be the one in the successor.
     epochs.complete_activation(folder)

@@ -83,6 +83,8 @@ def _one_client(status: Status) -> Table:
     receipts = f"{join_names(status['receipts'])} of {status['servers']}"
     _row(table, "receipts", f"{receipts}; none is sent for a round that is decided at once")
     _row(table, "certified result", _certified(status["last"]))
+    if status["privacy"] is not None:
+        _row(table, "privacy", _privacy(status["privacy"]))
     _row(table, "connected", f"{join_names(status['connected'])}; a round needs {status['needed']}")
     _row(table, "certificate", f"expires {status['certificate_expires']}; renews itself before")
     _row(table, "messages ignored", _ignored(status))
@@ -98,6 +100,18 @@ def _upload(upload: Status | None) -> str:
     if upload["at"] is None:
         return f"round {upload['round']}, before this client was started"
     return f"round {upload['round']}, {upload['at']}"
+
+
+def _privacy(claim: Status) -> str:
+    spent = f"{claim['uploads']} uploads with noise {claim['noise']:g}"
+    if claim["epsilon"] is None:
+        return f"{spent}; no ε: {claim['why']}"
+    budget = ""
+    if claim["budget"] is not None:
+        budget = f" of a budget of {claim['budget']:g}"
+    return (
+        f"{spent}: ε = {claim['epsilon']:.4g}{budget}, δ = {claim['delta']:g}, per {claim['unit']}"
+    )
 
 
 def _certified(last: Status | None) -> str:

@@ -10,6 +10,8 @@ from rich.table import Column, Table
 
 from fedrfq.audit import Audit, AuditedRound, Gaps
 from fedrfq.cli.terminal import say
+from fedrfq.privacy.claim import MECHANISM
+from fedrfq.privacy.settings import Privacy
 
 # Pieces of evidence that the table names before it only counts the rest.
 _MAX_NAMED = 10
@@ -27,8 +29,11 @@ def summary(audit: Audit, rounds: Sequence[AuditedRound]) -> dict[str, Any]:
         "view_changes": sum(audited.certificate.view for audited in rounds),
         "evidence": [vars(charge) for audited in rounds for charge in audited.charges],
     }
+    if (agreed := _privacy(audit)) is not None:
+        result["privacy"] = vars(agreed)
     if audit.recompute:
         result["reduced"] = {a.round: dict(a.reduced) for a in rounds if a.reduced}
+        result["taken_back"] = {a.round: dict(a.taken_back) for a in rounds if a.taken_back}
     # A simulated committee sees everything; a party on a network may have missed something.
     if audit.network is not None:
         result |= _party_summary(audit, rounds)
@@ -62,13 +67,33 @@ def show(audit: Audit, rounds: Sequence[AuditedRound]) -> None:
     table.add_row("rounds", progress)
     table.add_row("view changes", str(result["view_changes"]))
     table.add_row("evidence", _evidence(result["evidence"]))
+    if (agreed := _privacy(audit)) is not None:
+        table.add_row("privacy", _noise(agreed))
     if audit.recompute:
         table.add_row("less weight", _reduced(result["reduced"]))
+        if audit.federation.task.is_revocable:
+            table.add_row("taken back", _taken_back(result["taken_back"]))
     console = Console(markup=False)
     console.print(table)
     for line in _gaps(audit, result):
         say(console, line)
     say(console, f"{audit.path} is verified")
+
+
+def _privacy(audit: Audit) -> Privacy | None:
+    """Return the noise that the members agreed on, if they did."""
+    public = audit.federation.task.public
+    if public is None:
+        return None
+    return public.privacy
+
+
+def _noise(agreed: Privacy) -> str:
+    return (
+        f"{MECHANISM}: agreed on {agreed.noise:g} × what one {agreed.unit} can change. All uploads"
+        " here are on the grid, and no mean is longer than that explains; that a client really"
+        " drew its noise no log can show"
+    )
 
 
 def _gaps(audit: Audit, result: dict[str, Any]) -> list[str]:
@@ -131,6 +156,18 @@ def _reduced(rounds: dict[int, dict[str, str]]) -> str:
     if len(lines) > _MAX_NAMED:
         lines[_MAX_NAMED:] = [f"… and {len(lines) - _MAX_NAMED} more"]
     return "\n".join([f"in {len(rounds)} rounds; in round {last}", *lines])
+
+
+def _taken_back(rounds: dict[int, dict[str, str]]) -> str:
+    """Return who took back statistics in which round, and that what remains follows without."""
+    lines = []
+    for number, taken in rounds.items():
+        names = [f"{name} ({what})" for name, what in taken.items()]
+        lines.append(f"in round {number}: {', '.join(names)}")
+    if not lines:
+        return "nothing"
+    lines.append("what remains was computed anew from the uploads that are left")
+    return "\n".join(lines)
 
 
 def _evidence(charges: list[dict[str, Any]]) -> str:

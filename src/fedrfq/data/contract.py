@@ -22,6 +22,8 @@ MEAN = 0.5
 STD = 0.25
 # Class names that an error lists before the rest is only counted.
 _MAX_LISTED = 10
+# Names of fewer letters are too often one letter apart.
+_MIN_MISSPELT = 3
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,15 @@ class Contract:
             parts.append("colours are converted")
         return ", ".join(parts)
 
+    def near_names(self) -> tuple[str, str] | None:
+        """Return two names of which one may be the other one misspelt, or None."""
+        first_with: dict[str, str] = {}
+        for name in self.classes:
+            for spelling in _misspelt(name):
+                if first_with.setdefault(spelling, name) != name:
+                    return first_with[spelling], name
+        return None
+
     def places(self, classes: Sequence[str], what: str) -> list[int]:
         """Return the number here of each of a client's classes, matched by name."""
         found = [self._place(name, what) for name in classes]
@@ -115,6 +126,18 @@ def listed(names: Sequence[str]) -> str:
     if len(names) > _MAX_LISTED:
         return f"{text} and {len(names) - _MAX_LISTED} more"
     return text
+
+
+def _misspelt(name: str) -> set[str]:
+    """Return a name without each of its letters in turn; two that differ by a slip share one.
+
+    Digits stay: names that differ in them are a series, such as stage-1 and stage-2.
+    """
+    plain = name.casefold()
+    if len(plain) < _MIN_MISSPELT:
+        return {plain}
+    letters = [place for place, letter in enumerate(plain) if not letter.isdecimal()]
+    return {plain} | {plain[:place] + plain[place + 1 :] for place in letters}
 
 
 def _normal(name: str) -> str:

@@ -1,8 +1,9 @@
-"""Decode one PNG or JPEG image that may be hostile."""
+"""Decode one PNG, JPEG or TIFF image that may be hostile."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -19,6 +20,10 @@ _MAX_FILE_BYTES = 1 << 27
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+# A TIFF may hold nearly any other format; these are simple, and lossless.
+_TIFF_COMPRESSIONS = ("raw", "packbits", "tiff_lzw", "tiff_adobe_deflate", "tiff_deflate")
+_PHOTOMETRIC = 262  # the tag of a TIFF that says what 0 is
+_WHITE_IS_ZERO = 0
 _GREY = ("1", "L", "LA")
 # As Pillow calls pixels of one channel with more than 8 bits.
 _DEEP = ("I", "I;16", "I;16B", "I;16L", "F")
@@ -36,20 +41,44 @@ def pixels(
     try:
         if isinstance(file, Path):
             file = io.BytesIO(regular.read_bytes(file, _MAX_FILE_BYTES, links=True))
-        with Image.open(file, formats=("PNG", "JPEG")) as image:
+        with Image.open(file, formats=("PNG", "JPEG", "TIFF")) as image:
             # Only the header has been read so far; decoding is what takes memory.
             if image.width * image.height > limit:
                 raise UserError(
                     f"{what}: expected at most {limit} pixels, "
                     f"found {image.width}×{image.height}; make the image smaller"
                 )
+            if image.format == "TIFF":
+                _check_tiff(image, what)
             found = _values(image, what)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(
-            f"{what}: expected a PNG or JPEG image, found a damaged or different file ({error}); "
+            f"{what}: expected a PNG, JPEG or TIFF image, found a damaged or other file ({error}); "
             "replace it"
         ) from error
     return form.eight_bits(found, what)
+
+
+def _check_tiff(image: Image, what: str) -> None:
+    """Refuse what a TIFF may be and a picture is not: a pile of pages, or any other format."""
+    compression = str(image.info.get("compression"))
+    if compression not in _TIFF_COMPRESSIONS:
+        raise UserError(
+            f"{what}: expected a TIFF that is not compressed, or by LZW or Deflate, found"
+            f" {compression!r:.40}; save it so"
+        )
+    # Pillow turns 8 bits around, and leaves more bits as they are.
+    tags: Mapping[int, Any] = getattr(image, "tag_v2", {})
+    if image.mode in _DEEP and tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+        raise UserError(
+            f"{what}: expected a TIFF in which 0 is black, found one in which it is white;"
+            " save it the other way round"
+        )
+    try:
+        image.seek(1)
+    except EOFError:
+        return
+    raise UserError(f"{what}: expected a TIFF of one page, found several; save each by itself")
 
 
 def _values(image: Image, what: str) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""A dataset as a folder of PNG or JPEG images: in class folders, or listed in labels.csv."""
+"""A dataset as a folder of PNG, JPEG or TIFF images: in class folders, or listed in labels.csv."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from fedrfq.data.image_form import AS_FOUND, MAX_BYTES, MAX_PIXELS, ImageForm
 from fedrfq.data.split import by_content
 from fedrfq.errors import UserError
 
-SUFFIXES = {".png", ".jpg", ".jpeg"}
+SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff"}
+# Pictures that are not read. Other files, such as notes, are nobody's samples.
+_OTHER_PICTURES = {".bmp", ".dcm", ".dicom", ".gif", ".heic", ".jp2", ".nii", ".npy", ".webp"}
 TEST_SHARE = 0.2
 # The class and the path of each image.
 _Labelled = list[tuple[str, Path]]
@@ -98,7 +100,7 @@ def _images(
             )
     if not arrays:
         raise UserError(
-            f"{folder}: expected .png or .jpg files in the class folders, found none; add some"
+            f"{folder}: expected .png, .jpg or .tif files in its folders, found none; add some"
         )
     return np.stack(arrays), np.array(labels, np.int64)
 
@@ -112,4 +114,22 @@ def _labelled(folder: Path, classes: tuple[str, ...]) -> _Labelled:
 def _image_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    # Hidden files are some program's, such as those that macOS puts beside every file.
+    found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    for path in found:
+        _refuse_overlooked(path)
+    return [path for path in found if path.suffix.lower() in SUFFIXES]
+
+
+def _refuse_overlooked(path: Path) -> None:
+    """Refuse what may hold samples and would not be read: nothing is left out silently."""
+    if path.is_dir():
+        raise UserError(
+            f"{path}: expected pictures in the folder of a class, found a folder; "
+            f"move its pictures up, or list them in a {label_csv.NAME} instead"
+        )
+    if path.suffix.lower() in _OTHER_PICTURES:
+        raise UserError(
+            f"{path}: expected .png, .jpg or .tif files, found a {path.suffix.lower()} file; "
+            "convert it, or move it elsewhere"
+        )

@@ -34,7 +34,9 @@ def numbered(
     if names:
         return names, numbers
     found = np.unique(np.concatenate(list(numbers.values())))
-    if not partial:
+    if partial:
+        _check_start(found, what)
+    else:
         check_run(found, what)
     # Checked before a name is made for each: a hostile file could ask for billions.
     _check_number(len(found), what)
@@ -130,6 +132,16 @@ def check_run(found: Labels, what: str) -> None:
         f"{what}: expected labels 0, 1, 2, … with none left out, found {shown}; number the classes"
         " anew (numpy.unique(y, return_inverse=True)[1]), or store their names as labels"
     )
+
+
+def _check_start(found: Labels, what: str) -> None:
+    """Refuse labels that may count from 1 where those of others count from 0."""
+    if len(found) > 1 and (found == np.arange(1, len(found) + 1)).all():
+        raise UserError(
+            f"{what}: found labels from 1 (1 to {len(found)}) and no names for them. If they count "
+            "from 1, subtract 1 from train_y and test_y; if there are no samples of class 0, say so"
+            " by storing the array `classes` with the name of each label from 0 on"
+        )
 
 
 def _check_number(classes: int, what: str) -> None:

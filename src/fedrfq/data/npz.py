@@ -5,6 +5,7 @@ numpy.load would unpickle objects on request and trust the sizes in the headers.
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import zipfile
@@ -24,6 +25,8 @@ LIMIT = 1 << 32
 # Of the file: its arrays, and a little for the archive's own headers.
 _MAX_FILE_BYTES = LIMIT + (1 << 20)
 _CHUNK_BYTES = 1 << 24
+# Of all arrays of a file that is in memory as a whole.
+_MAX_SMALL_BYTES = 1 << 28
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -40,6 +43,21 @@ def read(path: Path, wanted: tuple[str, ...]) -> dict[str, NDArray[Any]]:
                 f"{path}: expected at most {LIMIT} bytes of arrays, found more; use fewer images"
             )
         return {name: _array(archive, info, f"{path}: {name}") for name, info in members.items()}
+
+
+def read_all(content: bytes, what: str) -> dict[str, NDArray[Any]]:
+    """Return all arrays of a file's content, which is small enough to be in memory already.
+
+    Compressed, they may still be large, so the sizes are checked first.
+    """
+    with reporting_damage(what), zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = archive.infolist()
+        if sum(info.file_size for info in members) > _MAX_SMALL_BYTES:
+            raise UserError(f"{what}: expected at most {_MAX_SMALL_BYTES} bytes of arrays")
+        return {
+            info.filename.removesuffix(".npy"): _array(archive, info, f"{what}: {info.filename}")
+            for info in members
+        }
 
 
 def _check_file(file: BinaryIO, path: Path) -> None:

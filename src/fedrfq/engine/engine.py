@@ -27,7 +27,8 @@ from fedrfq.data.client_data import ClientData
 from fedrfq.engine.program import Program, TrainingOptions
 from fedrfq.engine.shard import ThreadShard
 from fedrfq.methods.method import Guide
-from fedrfq.models.stacked import LAYOUTS, Params
+from fedrfq.models.fused.layout import ENGINE_LAYOUTS
+from fedrfq.models.stacked import Params
 from fedrfq.prototypes.class_means import class_means
 
 __all__ = ["Engine", "Program", "TrainingOptions"]
@@ -114,7 +115,7 @@ class Engine:
 
         Clients that have no samples left are not computed.
         """
-        layout = LAYOUTS[self.device.type]
+        layout = ENGINE_LAYOUTS[self.device.type]
         size = _EVALUATED_AT_ONCE[self.device.type]
         own = {name: p[part] for name, p in params.items()}
         index_KN = shares.index_KN[part]

@@ -12,8 +12,9 @@ from torch import Tensor
 from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.methods.method import Batch, Method
+from fedrfq.models.fused.layout import ENGINE_LAYOUTS
 from fedrfq.models.model import Model
-from fedrfq.models.stacked import LAYOUTS, Params, TrainingStep
+from fedrfq.models.stacked import Params, TrainingStep
 from fedrfq.prototypes.pooling import Pool
 
 # float32 holds it.
@@ -67,7 +68,7 @@ class Program:
 
     def batch(self, params: Params, x: Tensor, y_KB: Tensor, step: TrainingStep) -> Batch:
         """Return a step's samples with what the clients' models make of them."""
-        c_KBD, logits_KBJ = self.model.forward(LAYOUTS[x.device.type], params, x, step)
+        c_KBD, logits_KBJ = self.model.forward(ENGINE_LAYOUTS[x.device.type], params, x, step)
         head = tuple(name for name in params if self.model.head(name))
         return Batch(logits_KBJ, c_KBD, self.pool(c_KBD), y_KB, step.weight_KB, params, head)
 

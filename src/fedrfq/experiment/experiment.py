@@ -26,6 +26,7 @@ from fedrfq.methods.fedrfq import FedRFQ
 from fedrfq.models import Model
 from fedrfq.models.cnn import CNN
 from fedrfq.models.public_maps import NoMap, PublicMap
+from fedrfq.privacy.settings import Privacy
 from fedrfq.prototypes.fixed_point import MAX_VALUES
 from fedrfq.prototypes.pooling import Pool
 from fedrfq.robust.aggregation import check_exact
@@ -127,7 +128,7 @@ class Experiment:
     track: str = option(
         "",
         "Trackers that the run's figures are also written to, one or several",
-        "tensorboard, mlflow, wandb, trackio",
+        "tensorboard, mlflow, wandb, trackio, or a plugin's",
     )
     data: Data = option(help="The dataset", factory=Data)
     partition: PartitionKind = option(
@@ -154,6 +155,9 @@ class Experiment:
         help="The public feature map on which clients exchange statistics of their classes",
         factory=NoMap,
     )
+    privacy: Privacy = option(
+        help="The noise that hides single samples, or clients, on the public map", factory=Privacy
+    )
 
     def __post_init__(self) -> None:
         for key, least in (("rounds", 1), ("clients", 1), ("checkpoint", 1), ("seed", 0)):
@@ -177,6 +181,7 @@ class Experiment:
         self._check_attack()
         self._check_cohorts()
         self._check_prototypes()
+        self._check_privacy()
 
     def _check_attack(self) -> None:
         """Refuse an attack without attackers, or by more clients than there are."""
@@ -219,6 +224,7 @@ class Experiment:
                 f"'{method}' none for its prototypes: set public.every to 0 for one exchange, "
                 "or to 2 or more"
             )
+        self._check_leaving()
         if self.method.exchanges or self.public.used:
             return
         if self.attack.on_uploads:
@@ -236,6 +242,16 @@ class Experiment:
                 f"a committee agrees on prototypes, but method '{method}' uploads none: "
                 'set committee.name = "direct", or public.name = "random"'
             )
+
+    def _check_leaving(self) -> None:
+        """Refuse leavers that there are not, and rounds in which no client is left."""
+        leaving = self.public.leaving()
+        if leaving and max(leaving) >= self.clients:
+            raise UserError(
+                f"public.leave names client {max(leaving)}: there are 0 to {self.clients - 1}"
+            )
+        if len(leaving) == self.clients:
+            raise UserError("public.leave names all clients: leave one that stays")
 
     def _check_cohorts(self) -> None:
         """Refuse cohorts of the wrong size, and different models where models are averaged."""
@@ -278,6 +294,44 @@ class Experiment:
                 f"a prototype has {self.prototype_size()} values, "
                 f"more than the {MAX_VALUES} an upload can hold: choose a smaller model"
             )
+
+    def _check_privacy(self) -> None:
+        """Refuse noise without anything to add it to, or that others would misunderstand."""
+        if not self.privacy.used:
+            return
+        if not self.public.used:
+            raise UserError(
+                "privacy.noise is added to statistics on a public map, whose vectors have a norm"
+                " that one sample cannot exceed: set public.name, such as 'random'"
+            )
+        if self.public.moments != "none":
+            raise UserError(
+                "public.moments with privacy.noise: one sample changes second moments by far more"
+                " than means, and they are sent without noise; set public.moments = 'none'"
+            )
+        if not self.detector.knows_noise:
+            raise UserError(
+                f"detector '{name_of(KINDS['detector'], self.detector)}' does not know how much"
+                " noise honest clients add, and would drop them for it: use detector.name ="
+                " 'sampling', 'adaptive' or 'none'"
+            )
+        if self.privacy.budget and self.uncovered():
+            raise UserError(
+                f"privacy.budget cannot be kept, since there is no ε: {self.uncovered()}"
+            )
+        # Raises where the noise does not suit the grid.
+        self.privacy.scale(self.public.limit(), self.public.values())
+
+    def uncovered(self) -> str:
+        """Return what leaves clients besides noisy statistics, and so why there is no ε; or ""."""
+        method = name_of(METHODS, self.method)
+        if self.method.centres:
+            return f"method '{method}' uploads models that were trained on the samples"
+        if self.method.exchanges:
+            return (
+                f"method '{method}' uploads prototypes of features that were trained on the samples"
+            )
+        return ""
 
     def at_checkpoint(self, number: int) -> bool:
         """Return whether a checkpoint, and the test on all classes, are made after this round."""
@@ -328,25 +382,35 @@ class Experiment:
         for key, kinds in KINDS.items():
             value = getattr(self, key)
             table[key] = {"name": name_of(kinds, value), **vars(value)}
+        for key in ("revocable", "leave"):
+            # Experiments from before there were these options keep their hashes, too.
+            if not table["public"][key]:
+                del table["public"][key]
         if not self.public.used:
-            # Experiments from before there were public maps keep their hashes, too.
+            # And so do those from before there were public maps.
             del table["public"]
+        elif not self.public.centred:
+            # … and those from before maps could be centred.
+            del table["public"]["centred"]
+        if not self.privacy.used:
+            # … and those from before there was noise.
+            del table["privacy"]
         if self.cohorts:
             table["cohorts"] = [_cohort_table(cohort) for cohort in self.cohorts]
-        used = self._plugins(table)
+        used = self._plugins(table, tracker_names(self.track))
         if used:
             # Last: experiments without plugins keep their hashes.
             table["plugins"] = used
         return table
 
-    def _plugins(self, table: Table) -> list[dict[str, str]]:
+    def _plugins(self, table: Table, more: list[str]) -> list[dict[str, str]]:
         """Return the plugins that the experiment uses, by its classes and by names in its options.
 
-        A name may stand in any option, as that of an attack in `attack.then`.
+        A name may stand in any option, as that of an attack in `attack.then`; `more` are others.
         """
         sections = [getattr(self, key) for key in KINDS]
         models = [cohort.model for cohort in self.cohorts]
-        names = [self.method.rule()]
+        names = [self.method.rule(), *more]
         for key in (*PLAIN_SECTIONS, *KINDS):
             names += [value for value in table.get(key, {}).values() if isinstance(value, str)]
         return plugins.rows_of([type(part) for part in (*sections, *models)], names)
@@ -358,11 +422,20 @@ class Experiment:
         committees still belong to their experiments.
         """
         table = self.table()
-        # Who looks on changes nothing.
+        # Who looks on changes nothing: neither the trackers' names, nor the plugins they are from.
         table.pop("track", None)
+        table.pop("plugins", None)
+        used = self._plugins(table, [])
+        if used:
+            table["plugins"] = used
         if isinstance(self.committee, Direct):
             del table["committee"]
         return hashlib.sha256(toml.dump(table).encode()).hexdigest()
+
+
+def tracker_names(track: str) -> list[str]:
+    """Return the names of trackers that `track` lists."""
+    return [name.strip() for name in track.split(",") if name.strip()]
 
 
 def _cohort_table(cohort: Cohort) -> Table:

@@ -39,7 +39,7 @@ DEFAULT_KINDS: Mapping[str, str] = {
     "public": "none",
 }
 # Sections without a choice of kinds: their keys are the fields of one dataclass.
-PLAIN_SECTIONS = ("data", "pool", "train")
+PLAIN_SECTIONS = ("data", "pool", "train", "privacy")
 SECTIONS = (*PLAIN_SECTIONS, *KINDS, "cohorts")
 
 

@@ -22,6 +22,7 @@ from fedrfq.files import toml
 from fedrfq.files.options import settable
 from fedrfq.files.toml import Table
 from fedrfq.methods import METHODS
+from fedrfq.privacy.settings import Privacy
 from fedrfq.prototypes.pooling import Pool
 
 T = TypeVar("T")
@@ -137,6 +138,7 @@ def from_table(given: Mapping[str, Any], exact: bool = True) -> Experiment:
         "detector": _kind("detector", given, suits),
         "committee": _kind("committee", given, suits),
         "public": _kind("public", given, suits),
+        "privacy": _build(Privacy, _section(given, "privacy"), "privacy", {}),
     }
     top = {key: value for key, value in given.items() if key not in SECTIONS}
     if "track" in top:

@@ -10,9 +10,10 @@ from fedrfq.experiment.experiment import Cohort, Data, Experiment
 from fedrfq.experiment.kinds import DEFAULT_KINDS, KINDS, SECTIONS
 from fedrfq.files.options import described, one_of
 from fedrfq.models import MODELS
+from fedrfq.privacy.settings import Privacy
 from fedrfq.prototypes.pooling import Pool
 
-_PLAIN = {"data": Data, "pool": Pool, "train": TrainingOptions}
+_PLAIN = {"data": Data, "pool": Pool, "train": TrainingOptions, "privacy": Privacy}
 
 
 class ConfigKey(NamedTuple):

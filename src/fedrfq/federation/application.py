@@ -15,8 +15,26 @@ from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import Upload
 from fedrfq.federation import codec
 from fedrfq.federation.public_task import PublicTask
-from fedrfq.prototypes.fixed_point import Bound, Globals, Precision, Uploads, admit, refuses
-from fedrfq.robust.aggregation import Decision, decide, decide_public, start
+from fedrfq.federation.retained import (
+    Retained,
+    is_replacing,
+    judged,
+    own_state,
+    retained_in,
+    retaining,
+    revised,
+    statistics_of,
+    verdict_on,
+)
+from fedrfq.prototypes.fixed_point import (
+    Bound,
+    Globals,
+    Precision,
+    Uploads,
+    admit,
+    refuses,
+)
+from fedrfq.robust.aggregation import Decision, admitted, decide, decide_public, start
 from fedrfq.robust.detectors import Detector, State
 
 __all__ = ["Memory", "PrototypeApplication", "PublicTask", "RoundForm", "Task"]
@@ -30,9 +48,13 @@ class RoundForm:
     values: int
     precision: Precision
     bound: Bound | None = None
+    # The form of statistics that replace a client's last ones; None where they cannot.
+    replacing: RoundForm | None = None
 
     def refuses(self, round_: int, client: int, content: bytes) -> str | None:
         """Return why a client's upload cannot be admitted, or None if it can."""
+        if self.replacing is not None and is_replacing(content):
+            return self.replacing.refuses(round_, client, statistics_of(content))
         return refuses(
             round_,
             client,
@@ -45,7 +67,17 @@ class RoundForm:
 
     def admit(self, round_: int, contents: Mapping[int, bytes]) -> Uploads:
         """Return the clients' uploads, less those that are refused."""
-        return admit(round_, contents, self.rows, self.values, self.precision, self.bound)
+        replaced = {
+            k: content
+            for k, content in contents.items()
+            if self._replaces(content) and self.refuses(round_, k, content) is None
+        }
+        others = {k: content for k, content in contents.items() if k not in replaced}
+        found = admit(round_, others, self.rows, self.values, self.precision, self.bound)
+        return found.replacing(replaced)
+
+    def _replaces(self, content: bytes) -> bool:
+        return self.replacing is not None and is_replacing(content)
 
 
 class Memory(NamedTuple):
@@ -86,25 +118,63 @@ class Task:
 
     @cached_property
     def _prototypes(self) -> RoundForm:
-        return RoundForm(self.classes, self.values, self.precision)
+        replacing = None
+        if self.is_revocable:
+            replacing = self._statistics
+        return RoundForm(self.classes, self.values, self.precision, replacing=replacing)
 
     @cached_property
     def _statistics(self) -> RoundForm:
         public = self.public
         assert public is not None
-        return RoundForm(public.rows, public.values, public.precision, public.bound)
+        form = RoundForm(public.rows, public.values, public.precision, public.bound)
+        if not public.revocable:
+            return form
+        return replace(form, replacing=form)
+
+    @property
+    def is_revocable(self) -> bool:
+        """Whether clients can take back the statistics that they sent."""
+        return self.public is not None and self.public.revocable
 
     def decide(self, round_: int, before: Memory, uploads: Uploads) -> Decision:
         """Decide a round, given what the round before it left."""
         public = self.public_in(round_)
+        if self.is_revocable:
+            return self._decide_revocable(round_, before, uploads)
         if public is None:
-            decision = decide(self.detector, self.rule, before.state, before.globals_, uploads)
-            return replace(decision, public=before.public)
+            return self._decide_prototypes(before, uploads)
         last = before.public or public.nothing()
-        admitted, verdict, statistics = decide_public(
-            self.detector, self.clients, public.classes, last, uploads.checked(public.bound)
+        # Messages do not say how much noise is in them; what was agreed on does.
+        checked = replace(uploads.checked(public.bound), noise=public.noise)
+        counted, verdict, statistics = decide_public(
+            self.detector, self.clients, public.classes, last, checked
         )
-        return Decision(admitted, verdict, before.state, before.globals_, statistics)
+        return Decision(counted, verdict, before.state, before.globals_, statistics)
+
+    def _decide_prototypes(self, before: Memory, uploads: Uploads) -> Decision:
+        decision = decide(self.detector, self.rule, before.state, before.globals_, uploads)
+        return replace(decision, public=before.public)
+
+    def _decide_revocable(self, round_: int, before: Memory, uploads: Uploads) -> Decision:
+        """Decide a round in which clients may take statistics back, and perhaps send them."""
+        public = self.public
+        assert public is not None
+        due = public.due(round_)
+        if due:
+            uploads = replace(uploads.checked(public.bound), noise=public.noise)
+        kept = revised(retained_in(before.state), round_, uploads, due)
+        statistics = before.public
+        if due or uploads.replaced:
+            verdict, statistics = judged(kept, public, self.detector, self.clients)
+        if due:
+            counted = admitted(self.detector, public.classes, uploads)
+            verdict = verdict_on(uploads.clients, kept, verdict)
+            decision = Decision(counted, verdict, own_state(before.state), before.globals_)
+        else:
+            decision = self._decide_prototypes(before, uploads)
+        state = {**decision.state, **retaining(kept)}
+        return replace(decision, state=state, public=statistics)
 
 
 @dataclass(frozen=True)
@@ -134,22 +204,32 @@ class PrototypeApplication:
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
         """Return a round's outcome: prototypes, verdicts, state, statistics."""
         contents = {upload.client: upload.content for upload in uploads}
-        admitted = self.task.form(round_).admit(round_, contents)
-        assert not admitted.refused, "refused uploads are never stored, and so never decided on"
-        decision = self.task.decide(round_, self.memory(before), admitted)
+        found = self.task.form(round_).admit(round_, contents)
+        assert not found.refused, "refused uploads are never stored, and so never decided on"
+        decision = self.task.decide(round_, self.memory(before), found)
         verdicts = codec.encode_verdicts(decision.uploads.clients, decision.verdict)
         # What a round does not decide is handed on byte for byte.
-        public = self.task.public_in(round_)
-        if public is not None:
-            assert decision.public is not None
-            statistics = codec.encode_public(decision.public, public)
-            return before._replace(verdicts=verdicts, public=statistics)
-        return Outcome(
-            codec.encode_globals(decision.globals_),
-            verdicts,
-            codec.encode_state(decision.state),
-            before.public,
-        )
+        outcome = before._replace(verdicts=verdicts)
+        due = self.task.public_in(round_) is not None
+        if due or found.replaced:
+            outcome = outcome._replace(public=self._encode_public(decision))
+        if not due:
+            outcome = outcome._replace(globals_=codec.encode_globals(decision.globals_))
+        if not due or self.task.is_revocable:
+            outcome = outcome._replace(state=codec.encode_state(decision.state))
+        return outcome
+
+    def statistics(self, kept: Retained) -> bytes:
+        """Return the public part that follows from what is kept of clients' statistics."""
+        task = self.task
+        assert task.public is not None
+        _, found = judged(kept, task.public, task.detector, task.clients)
+        return codec.encode_public(found, task.public)
+
+    def _encode_public(self, decision: Decision) -> bytes:
+        assert self.task.public is not None
+        assert decision.public is not None
+        return codec.encode_public(decision.public, self.task.public)
 
     def memory(self, outcome: Outcome) -> Memory:
         """Return what the next round starts from."""

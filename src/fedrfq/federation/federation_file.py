@@ -22,6 +22,7 @@ from fedrfq.federation.application import PublicTask, Task
 from fedrfq.federation.members import ROLES, Member, Members
 from fedrfq.federation.signatures import Ed25519
 from fedrfq.files import toml
+from fedrfq.privacy.settings import Privacy
 from fedrfq.prototypes.fixed_point import Precision
 from fedrfq.robust.aggregation import check_exact
 from fedrfq.robust.detectors import DETECTORS, Detector
@@ -135,6 +136,8 @@ class Federation:
         }
         if task.public is not None:
             table["public"] = _public_table(task.public)
+            if task.public.privacy is not None:
+                table["privacy"] = dict(vars(task.public.privacy))
         if self.contract is not None:
             table["contract"] = self.contract.table()
         rows = [{"key": key.hex()} for key in self.keys.values()]
@@ -204,7 +207,8 @@ class Federation:
             raise UserError(f"{where} describes an impossible federation: {error}") from error
         except _MALFORMED as error:
             raise UserError(
-                f"{where} cannot be read as a federation.toml ({error}): copy it again"
+                f"{where} cannot be read as a federation.toml ({error}): copy it again, or use the"
+                " version of this program that its founder used"
             ) from error
         if not is_exact:
             raise UserError(
@@ -232,14 +236,18 @@ def _parse(table: Mapping[str, Any]) -> Federation:
     network = None
     if "network" in table:
         network = _parse_network(table["network"], [row for rows in parties for row in rows])
-        plugins.recall(toml.strict(network.experiment).get("plugins", []))
+        agreed = toml.strict(network.experiment).get("plugins", [])
+        plugins.recall(agreed)
     contract = None
     if "contract" in table:
         contract = Contract.read(table["contract"])
+    task = _parse_task(table, len(clients))
+    if network is not None:
+        _check_agreed(task, agreed)
     return Federation(
         table["experiment"],
         timings,
-        _parse_task(table, len(clients)),
+        task,
         servers,
         clients,
         network,
@@ -247,6 +255,17 @@ def _parse(table: Mapping[str, Any]) -> Federation:
         table["protocol"],
         contract,
     )
+
+
+def _check_agreed(task: Task, agreed: list[Mapping[str, str]]) -> None:
+    """Raise UserError where servers would decide by a plugin that the members did not agree on."""
+    for part in (task.detector, task.detector.rule(task.rule)):
+        owner = plugins.owner_of(part)
+        if owner is not None and owner.sha256 not in [row["sha256"] for row in agreed]:
+            raise UserError(
+                f"{type(part).__qualname__} is of the plugin {owner.name}, which the experiment "
+                "does not name: found the federation with --plugin"
+            )
 
 
 def _check_protocol(table: Mapping[str, Any], where: str) -> None:
@@ -293,14 +312,32 @@ def _parse_task(table: Mapping[str, Any], clients: int) -> Task:
 def _public_table(public: PublicTask) -> dict[str, Any]:
     table = {field.name: getattr(public, field.name) for field in fields(public)}
     table["bits"] = table.pop("precision").bits
+    # Files from before there was the key keep their hashes.
+    if not public.revocable:
+        del table["revocable"]
+    # A section of its own, where there is any.
+    del table["privacy"]
     return table
 
 
 def _parse_public(table: Mapping[str, Any]) -> PublicTask | None:
     if "public" not in table:
+        if "privacy" in table:
+            raise ValueError("[privacy] without [public]: there is nothing to add noise to")
         return None
     section = dict(table["public"])
-    return PublicTask(precision=Precision(section.pop("bits")), **section)
+    precision = Precision(section.pop("bits"))
+    return PublicTask(precision=precision, privacy=_parse_privacy(table), **section)
+
+
+def _parse_privacy(table: Mapping[str, Any]) -> Privacy | None:
+    if "privacy" not in table:
+        return None
+    section = table["privacy"]
+    for field in fields(Privacy):
+        if type(section[field.name]) is not type(field.default):
+            raise TypeError(f"privacy.{field.name} = {section[field.name]!r}")
+    return Privacy(**section)
 
 
 def _parse_network(section: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> Members:

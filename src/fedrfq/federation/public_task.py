@@ -8,12 +8,14 @@ hold second moments: a packed triangle, cut into rows.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from fedrfq.errors import UserError
+from fedrfq.privacy.settings import Privacy
 from fedrfq.prototypes.exchange_rounds import exchange_due
 from fedrfq.prototypes.fixed_point import MAX_VALUES, Globals, Precision
+from fedrfq.prototypes.noise_scale import NoiseScale
 from fedrfq.prototypes.norm_bound import NormBound
 
 # The number of rows, like that of values, has 16 bits in a message.
@@ -36,6 +38,8 @@ class PublicTask:
     moments: int  # rows of second moments; 0 without
     values: int  # of a row
     every: int = 0  # rounds from one exchange to the next; 0: only in round 1
+    revocable: bool = False  # whether clients can take their statistics back (`retained.py`)
+    privacy: Privacy | None = None  # the noise that clients add; None without
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.map):
@@ -51,11 +55,27 @@ class PublicTask:
             # By its type, because True is an int too.
             if type(number) is not int or not least <= number <= MAX_ROWS:
                 raise UserError(f"public.{key} must be {least} to {MAX_ROWS}, not {number!r}")
+        if type(self.revocable) is not bool:
+            raise UserError(f"public.revocable must be true or false, not {self.revocable!r}")
         if self.rows > MAX_ROWS or self.rows * self.values > MAX_ALL_VALUES:
             raise UserError(
                 f"{self.rows} rows of {self.values} public values: at most {MAX_ROWS} rows, and"
                 f" {MAX_ALL_VALUES} values in all, can be exchanged"
             )
+        self._check_privacy()
+
+    def _check_privacy(self) -> None:
+        if self.privacy is None:
+            return
+        if not self.privacy.used:
+            raise UserError("[privacy] says that there is no noise: remove the section")
+        if self.moments:
+            raise UserError(
+                "public.moments with privacy.noise: one sample changes second moments by far more"
+                " than means, and they are sent without noise; set public.moments = 'none'"
+            )
+        # Raises where the noise does not suit the grid.
+        assert self.noise is not None
 
     @property
     def rows(self) -> int:
@@ -65,7 +85,18 @@ class PublicTask:
     @cached_property
     def bound(self) -> NormBound:
         """How long the rows of an upload may be."""
-        return NormBound.of(self.norm, self.classes, self.moments, self.values, self.precision)
+        bound = NormBound.of(
+            self.norm, self.classes, self.moments, self.values, self.precision, self.noise
+        )
+        all_classes = self.privacy is not None and self.privacy.classes == "all"
+        return replace(bound, all_classes=all_classes)
+
+    @cached_property
+    def noise(self) -> NoiseScale | None:
+        """The noise in honest uploads; None without."""
+        if self.privacy is None:
+            return None
+        return self.privacy.scale(self.norm, self.values)
 
     def due(self, round_: int) -> bool:
         """Return whether clients upload statistics in this round, and not prototypes."""

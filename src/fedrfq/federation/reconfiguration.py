@@ -18,6 +18,7 @@ from fedrfq.errors import UserError
 from fedrfq.federation import codec
 from fedrfq.federation.application import PrototypeApplication
 from fedrfq.federation.federation_file import Federation, NewerProtocol
+from fedrfq.federation.retained import Retained, retained_in, retaining
 from fedrfq.robust.aggregation import detector_state, rule_part
 from fedrfq.robust.state import State
 
@@ -133,6 +134,7 @@ def _inherited_state(old: Federation, state: State, new: Federation) -> State:
     What the rule remembers is of classes, which stay as they are.
     """
     inherited = {name: np.array(array) for name, array in new.task.start_state().items()}
+    inherited |= retaining(_inherited_statistics(old, state, new))
     rule = new.task.detector.rule(new.task.rule)
     if rule == old.task.detector.rule(old.task.rule):
         inherited |= rule_part(state)
@@ -149,6 +151,18 @@ def _inherited_state(old: Federation, state: State, new: Federation) -> State:
     for key in detector_state(inherited):
         inherited[key][after] = state[key][before]
     return inherited
+
+
+def _inherited_statistics(old: Federation, state: State, new: Federation) -> Retained:
+    """Return the kept statistics of the clients that stay: who leaves is forgotten."""
+    new_rows = {name: k for k, name in enumerate(_client_names(new))}
+    names = _client_names(old)
+    stay = {
+        new_rows[names[k]]: content
+        for k, content in retained_in(state).items()
+        if k < len(names) and names[k] in new_rows
+    }
+    return dict(sorted(stay.items()))
 
 
 def _client_names(federation: Federation) -> list[str]:

@@ -28,6 +28,7 @@ from fedrfq.flower.node import FlowerNode
 from fedrfq.flower.node_state import NodeState
 from fedrfq.flower.shard import Shard, ShardData
 from fedrfq.node import hosting, local_dataset
+from fedrfq.privacy.drawn_uploads import FOLDER, DrawnUploads
 from fedrfq.runs.session import pick_device
 
 Config = Mapping[str, bool | float | int | str]
@@ -103,8 +104,9 @@ def _simulated(text: str, place: int, nodes: int, device: str, state: Path) -> F
     dataset = _load(experiment.data)
     keys = trust.simulated(experiment, clients, len(dataset.classes))
     shard_data = ShardData.dealt(experiment, clients, dataset, honest=False)
-    shard = Shard(experiment, clients, shard_data, pick_device(device))
     folder = _folder(state.expanduser(), clients)
+    drawn = DrawnUploads(folder / FOLDER)
+    shard = Shard(experiment, clients, shard_data, pick_device(device), drawn)
     # Where nothing is exchanged there is no run id, and the experiment stands for it.
     return FlowerNode(keys, shard, NodeState(folder, keys.run or experiment.hash(), shard.programs))
 
@@ -134,7 +136,8 @@ def _real(folders: Path, data_name: str, device: str, state: Path) -> FlowerNode
     """Return the node of the clients whose keys lie in these folders."""
     keys = trust.of_folders(folders)
     shard_data = _real_data(keys, data_name or keys.experiment.data.name)
-    shard = Shard(keys.experiment, keys.clients, shard_data, pick_device(device))
+    drawn = DrawnUploads(state / FOLDER)
+    shard = Shard(keys.experiment, keys.clients, shard_data, pick_device(device), drawn)
     node_state = NodeState(state, keys.run, shard.programs)
     hosted_before = any(hosting.hosted(folder, state) for folder in keys.folders)
     # The state is there before a client is claimed: a claimed client without one has lost it.

@@ -31,6 +31,7 @@ from fedrfq.node.membership import identity
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.attacks import ATTACKS
+from fedrfq.runs import privacy_record
 
 
 class CommitteeGateway(Protocol):
@@ -185,4 +186,9 @@ def check_experiment(experiment: Experiment) -> None:
         raise UserError(
             f"attack '{attack}' changes uploads after clients have signed them: "
             "use label-flip, or `fedrfq run`"
+        )
+    if experiment.privacy.budget:
+        raise UserError(
+            f"privacy.budget cannot be kept, since there is no ε: {privacy_record.ON_FLOWER}; "
+            "remove the budget, or use `fedrfq client` or `fedrfq run`"
         )

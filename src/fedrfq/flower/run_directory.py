@@ -36,9 +36,11 @@ from fedrfq.learning.evaluation import Round, RoundOutcome, RoundRecord, RunAccu
 from fedrfq.learning.public.classifier_file import save_classifiers
 from fedrfq.learning.public_stack import PublicStack
 from fedrfq.learning.round_loop import LoopState, attackers, held, targets
+from fedrfq.privacy.claim import PrivacyClaim
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.detectors import Verdict
+from fedrfq.runs import privacy_record
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import here, summary
 from fedrfq.runs.snapshot import PrototypeSnapshot, save_shares
@@ -154,7 +156,14 @@ class FlowerRunDirectory:
         result = self._outcome()
         # `certify` has written its proofs already.
         self.run.append(replace(result, report=None))
+        privacy_record.save(self.run, self._claims())
         return result.record
+
+    def _claims(self) -> list[PrivacyClaim]:
+        """Return what may be claimed of each client's privacy: no ε, whatever the noise."""
+        return privacy_record.without_epsilon(
+            self.experiment, self.round, self.experiment.uncovered() or privacy_record.ON_FLOWER
+        )
 
     def finish(self, state: Path) -> dict[str, Any]:
         """Write the last round's prototypes, who held which samples, and the summary; return it.
@@ -168,6 +177,7 @@ class FlowerRunDirectory:
         if shares := self._plan.samples.shares():
             save_shares(self.run.path, shares)
         result = summary(self.run, self.experiment, (None, None))
+        result |= privacy_record.summary(self._claims())
         self.run.write("result.json", to_json(result, indent=2) + "\n")
         return result
 

@@ -43,6 +43,7 @@ from fedrfq.learning.round_loop import (
 )
 from fedrfq.models.stacked import Params, stack
 from fedrfq.node.local_dataset import LocalDataset
+from fedrfq.privacy.drawn_uploads import DrawnUploads
 from fedrfq.prototypes.class_means import quantise
 from fedrfq.prototypes.fixed_point import Globals, Uploads, encode
 
@@ -98,10 +99,16 @@ class Shard:
     """The clients of a node, divided into `programs`: clients that are computed together.
 
     The clients of a program have the same model; with `train.alone` each has a program of its own.
+    `drawn` keeps the uploads that have noise, where there is any.
     """
 
     def __init__(
-        self, experiment: Experiment, clients: Sequence[int], data: ShardData, device: torch.device
+        self,
+        experiment: Experiment,
+        clients: Sequence[int],
+        data: ShardData,
+        device: torch.device,
+        drawn: DrawnUploads | None = None,
     ) -> None:
         self.experiment = experiment
         self.clients = tuple(clients)
@@ -116,7 +123,7 @@ class Shard:
         self._common_data = None
         if data.local.common is not None:
             self._common_data = tests_of([data.local.common], self.dataset, device)
-        self._public = PublicShard(experiment.public, data.local, data.labels, device)
+        self._public = PublicShard(experiment, data.local, data.labels, device, drawn)
         self._held_KJ = held([partition], len(self.dataset.classes)).to(device)
         self.programs = self._divide()
 
@@ -263,7 +270,7 @@ class Shard:
         clipped = {}
         contents = {}
         for client in who:
-            upload = self._public.upload(client, self._rows[client])
+            upload = self._public.upload(client, self._rows[client], number)
             clipped[client] = upload.saturated
             (contents[client],) = upload.encoded(number)
         return clipped, contents

@@ -247,7 +247,7 @@ def _check_map(experiment: Experiment, federation: Federation) -> None:
     """Raise a UserError unless the experiment's public map is that of the federation."""
     task = federation.task
     expected = task.public
-    found = public_task(experiment.public, task.classes)
+    found = public_task(experiment.public, task.classes, experiment.privacy)
     if found != expected:
         raise UserError(
             f"{FEDERATION} states public statistics of {_described(expected)}, but the experiment "
@@ -258,7 +258,11 @@ def _check_map(experiment: Experiment, federation: Federation) -> None:
 def _described(task: PublicTask | None) -> str:
     if task is None:
         return "no map"
-    return f"the map {task.map} ({task.rows} × {task.values} values, norm {task.norm:g})"
+    noise = 0.0
+    if task.privacy is not None:
+        noise = task.privacy.noise
+    form = f"{task.rows} × {task.values} values, norm {task.norm:g}, noise {noise:g}"
+    return f"the map {task.map} ({form})"
 
 
 def _common_federation(folders: list[Path]) -> Federation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -38,7 +38,24 @@ def deal(experiment: Experiment, dataset: Dataset) -> Partition:
 def _dealt(experiment: Experiment, dataset: Dataset) -> Partition:
     rng = generator(experiment, Purpose.PARTITION)
     partition = experiment.partition.deal(dataset, experiment.clients, rng)
+    _check_whole(partition, experiment)
     return validated(experiment, partition, dataset)
+
+
+def _check_whole(partition: Partition, experiment: Experiment) -> None:
+    """Raise UserError where a partition, which may be a plugin's, leaves a client with nothing."""
+    name = type(experiment.partition).__qualname__
+    if not isinstance(partition, Partition) or len(partition.train) != experiment.clients:
+        raise UserError(
+            f"the partition {name} must deal to {experiment.clients} clients: return "
+            "Partition.of(dataset, train, test) with a row for each"
+        )
+    for client, (train, test) in enumerate(zip(partition.train, partition.test, strict=True)):
+        if not len(train) or not len(test):
+            raise UserError(
+                f"the partition {name} gives client {client} {len(train)} training and {len(test)} "
+                "test samples, and each needs one: lower clients, or change the partition"
+            )
 
 
 def validated(experiment: Experiment, partition: Partition, dataset: Dataset) -> Partition:
@@ -89,12 +106,21 @@ def start(experiment: Experiment, client: int, dataset: Dataset) -> Params:
 def participants(experiment: Experiment, number: int) -> list[int]:
     """Return who trains in a round: a random share of the clients, in ascending order.
 
-    When statistics on a public map are exchanged, everybody takes part.
+    When statistics on a public map are exchanged, everybody takes part. Who leaves does so for the
+    last time.
     """
+    leaving = experiment.public.leaving()
+    gone = {client for client, round_ in leaving.items() if round_ < number}
     if experiment.public.due(number):
-        return list(range(experiment.clients))
+        return [client for client in range(experiment.clients) if client not in gone]
     size = max(1, round(experiment.participation * experiment.clients))
-    return _drawn(experiment, Purpose.PARTICIPATION, size, number)
+    drawn = _drawn(experiment, Purpose.PARTICIPATION, size, number, gone=gone)
+    return sorted({*drawn, *leavers(experiment, number)})
+
+
+def leavers(experiment: Experiment, number: int) -> list[int]:
+    """Return who leaves in a round, and takes its statistics back."""
+    return [client for client, round_ in experiment.public.leaving().items() if round_ == number]
 
 
 def attackers(experiment: Experiment) -> list[int]:
@@ -124,7 +150,10 @@ def generator(experiment: Experiment, purpose: Purpose, *more: int) -> Generator
     return np.random.default_rng(counter_rng.integer(experiment.seed, purpose, *more))
 
 
-def _drawn(experiment: Experiment, purpose: Purpose, size: int, *more: int) -> list[int]:
-    """Draw `size` clients: those with the smallest of random words."""
+def _drawn(
+    experiment: Experiment, purpose: Purpose, size: int, *more: int, gone: Container[int] = ()
+) -> list[int]:
+    """Draw `size` clients that have not gone: those with the smallest of random words."""
     words = counter_rng.bits(counter_rng.key(experiment.seed, *more), purpose, experiment.clients)
-    return sorted(words.argsort(stable=True)[:size].tolist())
+    order = [client for client in words.argsort(stable=True).tolist() if client not in gone]
+    return sorted(order[:size])

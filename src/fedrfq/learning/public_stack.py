@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,7 +18,10 @@ from fedrfq.experiment import Experiment
 from fedrfq.learning.draws import believed_labels, common_test
 from fedrfq.learning.public.exchange import PublicExchange, public_task
 from fedrfq.learning.public.features import vectors_of_tests
-from fedrfq.prototypes.fixed_point import Globals
+from fedrfq.learning.public.noisy_exchange import NoisyExchange
+from fedrfq.privacy.claim import PrivacyClaim, claim
+from fedrfq.privacy.drawn_uploads import DrawnUploads
+from fedrfq.prototypes.fixed_point import Bools, Globals, Uploads
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,50 @@ class PublicStack:
     malicious: Sequence[Sequence[int]]
     dataset: Dataset
     device: torch.device
+    # What each run's clients have drawn with noise: in memory, unless `keep` names folders.
+    drawn: list[DrawnUploads] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.drawn.extend(DrawnUploads() for _ in self.experiments)
+
+    def keep(self, folders: Sequence[Path]) -> None:
+        """Keep each run's noisy uploads in a folder, and take up those that are there."""
+        self.drawn[:] = [DrawnUploads(folder) for folder in folders]
+
+    def uploads(self, r: int, clients: Sequence[int], number: int) -> Uploads:
+        """Return what some clients of run `r` upload in a round, with noise if they add any."""
+        experiment = self.experiments[r]
+        exchange = self.exchanges[r]
+        if not experiment.privacy.used:
+            return exchange.uploads(clients)
+        task = public_task(experiment.public, exchange.classes, experiment.privacy)
+        assert task is not None
+        noisy = NoisyExchange(exchange, task, self.declared(r), self.drawn[r])
+        return noisy.uploads(clients, clients, number)
+
+    def declared(self, r: int) -> list[Bools]:
+        """Return the classes that each client of run `r` declares, by the partition or all.
+
+        Attackers declare what they like.
+        """
+        classes = np.arange(len(self.dataset.classes))
+        if self.experiments[r].privacy.classes == "all":
+            return [classes >= 0 for _ in self.partitions[r].classes]
+        held = list(self.partitions[r].classes)
+        for k in self.malicious[r]:
+            held[k] = self.exchanges[r].labels[k].cpu().numpy()
+        return [np.isin(classes, own) for own in held]
+
+    def claims(self, r: int) -> list[PrivacyClaim]:
+        """Return what may be claimed of each client's privacy in run `r`; nothing without noise."""
+        experiment = self.experiments[r]
+        if not experiment.privacy.used:
+            return []
+        uncovered = experiment.uncovered()
+        return [
+            claim(experiment.privacy, self.drawn[r].of(client), uncovered)
+            for client in range(experiment.clients)
+        ]
 
     @cached_property
     def exchanges(self) -> list[PublicExchange]:
@@ -40,7 +89,14 @@ class PublicStack:
             experiment, partition, _ = run
             labels = believed_labels(*run, self.dataset)
             exchanges.append(
-                PublicExchange.of(experiment.public, partition, labels, self.dataset, self.device)
+                PublicExchange.of(
+                    experiment.public,
+                    partition,
+                    labels,
+                    self.dataset,
+                    self.device,
+                    noisy=experiment.privacy.used,
+                )
             )
         return exchanges
 

@@ -29,6 +29,7 @@ from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.federation.application import Task
 from fedrfq.federation.federation_file import Federation, experiment_digest
+from fedrfq.federation.retained import withdrawal
 from fedrfq.learning import metrics
 from fedrfq.learning.all_classes import CommonFigures, CommonTest
 from fedrfq.learning.attackers_scene import attackers_scene, sendable
@@ -38,6 +39,7 @@ from fedrfq.learning.draws import (
     common_test,
     deal,
     generator,
+    leavers,
     participants,
     start,
     targets,
@@ -110,13 +112,20 @@ class RoundLoop:
     """Runs of one shape, advanced together a round at a time."""
 
     def __init__(
-        self, experiments: Sequence[Experiment], dataset: Dataset, device: torch.device
+        self,
+        experiments: Sequence[Experiment],
+        dataset: Dataset,
+        device: torch.device,
+        partitions: Sequence[Partition] = (),
     ) -> None:
+        """Prepare the runs; their seeds decide who holds what, unless `partitions` say so."""
         check_stackable(experiments)
         self.experiments = tuple(experiments)
         self.dataset = dataset
         self.device = device
-        self.partitions = tuple(deal(experiment, dataset) for experiment in experiments)
+        self.partitions = tuple(partitions)
+        if not partitions:
+            self.partitions = tuple(deal(experiment, dataset) for experiment in experiments)
         self.malicious = tuple(attackers(experiment) for experiment in experiments)
         self.public = PublicStack(
             self.experiments, self.partitions, self.malicious, dataset, device
@@ -212,7 +221,7 @@ class RoundLoop:
         self._check_finite("loss", losses, number)
         honest = self._upload(number, params, who)
         attacked = [self._attacked(r, state, uploads) for r, uploads in enumerate(honest)]
-        sent = [uploads for uploads, _ in attacked]
+        sent = [self._taken_back(r, number, uploads) for r, (uploads, _) in enumerate(attacked)]
         agreed = [self._decided(r, state, uploads) for r, uploads in enumerate(sent)]
         served = [self._served(r, state, a.decision) for r, a in enumerate(agreed)]
         params, centres = self._averaged(state, params, who)
@@ -338,7 +347,7 @@ class RoundLoop:
         if not all(due):
             prototypes = self._prototypes(params, who)
         return [
-            self.public.exchanges[r].uploads(who[r]) if due[r] else prototypes[r]
+            self.public.uploads(r, who[r], number) if due[r] else prototypes[r]
             for r in range(len(due))
         ]
 
@@ -409,6 +418,14 @@ class RoundLoop:
         rng = generator(self.experiments[r], Purpose.CORRUPT, number)
         sent, remembered = attack.corrupt(scene, state.attack[r], rng)
         return sendable(task, number, sent), remembered
+
+    def _taken_back(self, r: int, number: int, uploads: Uploads) -> Uploads:
+        """Return run `r`'s uploads; who leaves in this round takes its statistics back instead."""
+        public = self.settings[r].task.public
+        if public is None:
+            return uploads
+        leaving = leavers(self.experiments[r], number)
+        return uploads.replacing({k: withdrawal(number, k, public) for k in leaving})
 
     def _previous(self, r: int, state: LoopState) -> PreviousRound:
         """Return what the last round left to run `r`'s next one."""
@@ -555,7 +572,7 @@ def committee_settings(experiment: Experiment, classes: int) -> CommitteeSetting
         e.clients,
         classes,
         e.prototype_size(),
-        public_task(e.public, classes),
+        public_task(e.public, classes, e.privacy),
     )
     return CommitteeSettings(task, e.seed, experiment_digest(e.table()))
 

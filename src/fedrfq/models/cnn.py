@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.models.model import Model, at_least_one, start_conv, start_linear
-from fedrfq.models.stacked import Layout, Params, TrainingStep, linear
+from fedrfq.models.stacked import Layout, Params, Stage, TrainingStep, linear
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,21 @@ class CNN(Model):
     def forward(
         self, layout: Layout, params: Params, x_KBCHW: Tensor, step: TrainingStep | None
     ) -> tuple[Tensor, Tensor]:
-        keep_KBU = None
-        if step is not None:
-            keep_KBU = step.keep_KBU
-        h = layout.conv(layout.enter(x_KBCHW), params["conv1.weight"], params["conv1.bias"], 1, 0)
-        h = F.relu(layout.max_pool(h, 2, 2, 0))
-        h = layout.conv(h, params["conv2.weight"], params["conv2.bias"], 1, 0)
-        # A sample's dropout factors: first one for each channel, then one for each hidden unit.
-        if keep_KBU is not None:
-            h = h * layout.samples(keep_KBU[..., : self.channels])
-        h = layout.leave(F.relu(layout.max_pool(h, 2, 2, 0)), x_KBCHW.shape[0])
+        keep_KBO = None
+        keep_KBD = None
+        if step is not None and step.keep_KBU is not None:
+            # A sample's dropout factors: first one for each channel, then for each hidden unit.
+            keep_KBO = step.keep_KBU[..., : self.channels]
+            keep_KBD = step.keep_KBU[..., self.channels :]
+        chain = [
+            Stage(params["conv1.weight"], params["conv1.bias"], 2),
+            Stage(params["conv2.weight"], params["conv2.bias"], 2, keep_KBO),
+        ]
+        h = layout.stages(x_KBCHW, chain)
         c_KBD = F.relu(linear(h, params["fc1.weight"], params["fc1.bias"]))
         h = c_KBD
-        if keep_KBU is not None:
-            h = c_KBD * keep_KBU[..., self.channels :]
+        if keep_KBD is not None:
+            h = c_KBD * keep_KBD
         return c_KBD, linear(h, params["fc2.weight"], params["fc2.bias"])
 
 

@@ -14,7 +14,7 @@ Shapes are named in the suffix: K clients, B samples, C channels, I/O inputs and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -36,6 +36,19 @@ class TrainingStep:
 
     weight_KB: Tensor  # 1 for a real sample, 0 for padding
     keep_KBU: Tensor | None  # the factors of dropout; None for a model without it
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a convolutional network: convolution, dropout by channel, max-pooling, ReLU.
+
+    The convolution moves by one pixel and pads nothing; windows of the pooling do not overlap.
+    """
+
+    w_KOCkk: Tensor
+    b_KO: Tensor
+    pool: int  # the side of a window
+    keep_KBO: Tensor | None = None  # the factors of dropout; None without it
 
 
 class Layout(Protocol):
@@ -63,6 +76,9 @@ class Layout(Protocol):
 
     def leave(self, h: Tensor, clients: int) -> Tensor:
         """Flatten each sample's activations: K × B × features."""
+
+    def stages(self, x_KBCHW: Tensor, chain: Sequence[Stage]) -> Tensor:
+        """Apply stages to images one after the other, and flatten: K × B × features."""
 
 
 class Grouped:
@@ -96,6 +112,9 @@ class Grouped:
     def leave(self, h: Tensor, clients: int) -> Tensor:
         return h.reshape(h.shape[0], clients, -1).transpose(0, 1)
 
+    def stages(self, x_KBCHW: Tensor, chain: Sequence[Stage]) -> Tensor:
+        return layer_by_layer(self, x_KBCHW, chain)
+
 
 class Batched:
     """Activations are K × C × B × H × W."""
@@ -126,6 +145,9 @@ class Batched:
 
     def leave(self, h: Tensor, clients: int) -> Tensor:
         return h.transpose(1, 2).flatten(2)
+
+    def stages(self, x_KBCHW: Tensor, chain: Sequence[Stage]) -> Tensor:
+        return layer_by_layer(self, x_KBCHW, chain)
 
 
 class _Convolution(torch.autograd.Function):
@@ -171,6 +193,17 @@ def _fold(columns: Tensor, w_KOIHW: Tensor, shape: torch.Size, stride: int, padd
 
 # On "mps", Apple's GPUs, nothing has been tried: it has what needs the fewest operations.
 LAYOUTS: Mapping[str, Layout] = {"cpu": Grouped(), "cuda": Batched(), "mps": Grouped()}
+
+
+def layer_by_layer(layout: Layout, x_KBCHW: Tensor, chain: Sequence[Stage]) -> Tensor:
+    """Apply stages by the layout's own layers."""
+    h = layout.enter(x_KBCHW)
+    for stage in chain:
+        h = layout.conv(h, stage.w_KOCkk, stage.b_KO, 1, 0)
+        if stage.keep_KBO is not None:
+            h = h * layout.samples(stage.keep_KBO)
+        h = F.relu(layout.max_pool(h, stage.pool, stage.pool, 0))
+    return layout.leave(h, x_KBCHW.shape[0])
 
 
 def linear(x_KBI: Tensor, w_KOI: Tensor, b_KO: Tensor) -> Tensor:

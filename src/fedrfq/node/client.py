@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ import torch
 
 from fedrfq.consensus.client import Client
 from fedrfq.consensus.events import Decided, LeftOut, Outcome
-from fedrfq.consensus.messages import Certificate, PartKind
+from fedrfq.consensus.messages import Certificate, Message, PartKind, Upload
 from fedrfq.consensus.rules import Rules
-from fedrfq.data import DATASETS
+from fedrfq.data import DATASETS, Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
 from fedrfq.federation import codec
@@ -28,12 +28,15 @@ from fedrfq.federation.public_task import PublicTask
 from fedrfq.files import toml
 from fedrfq.learning.public.exchange import public_task
 from fedrfq.node import hosting, local_dataset
+from fedrfq.node.client_privacy import ClientPrivacy
 from fedrfq.node.driver import Driver
-from fedrfq.node.learner import Learner, News
+from fedrfq.node.learner import Learner
+from fedrfq.node.leaver import Leaver, check_unmarked, mark
 from fedrfq.node.local_dataset import LocalDataset
 from fedrfq.node.logs import log_event, log_peer_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity, load
+from fedrfq.node.news import News
 from fedrfq.node.ops import status
 from fedrfq.node.ops.client_status import ClientTracker
 from fedrfq.node.ops.prometheus import client_metrics
@@ -47,6 +50,8 @@ from fedrfq.node.transport.budget import honest_sizes
 from fedrfq.node.transport.links import Links
 from fedrfq.prototypes.fixed_point import Globals
 
+# What is done before a client's model is made, with the experiment and the client's data.
+Prepare = Callable[[Experiment, Dataset], None]
 # The folder in which a client keeps its model.
 MODEL = "model"
 # What a client needs of a round's outcome; the detector's state is for servers.
@@ -57,29 +62,33 @@ WANTS = (PartKind.GLOBALS, PartKind.VERDICTS, PartKind.PUBLIC, PartKind.SUCCESSO
 class ClientEnded:
     """How far a client came: its last round, and whether the run ended with it.
 
-    `successor` is the federation.toml that follows this run, or empty.
+    `successor` is the federation.toml that follows this run, or empty. `forgotten` says that a
+    withdrawal of the client's statistics has counted.
     """
 
     round: int
     finished: bool
     accuracies: ClientAccuracies | None
     successor: bytes = b""
+    forgotten: bool = False
 
 
 class ClientProcess:
-    """One client in one run. It is created in a running event loop."""
+    """One client in one run. It is created in a running event loop.
+
+    Without a participant it takes back the statistics that the client has sent.
+    """
 
     def __init__(
         self,
         identity: Identity,
-        participant: Participant,
+        participant: Participant | None,
         on_round: Callable[[HistoryLine], None],
         status_port: int = 0,
     ) -> None:
         self._identity = identity
         self._status_port = status_port
         self._federation = identity.federation
-        self._participant = participant
         self._rules = Rules(self._federation.roster)
         # The log first: it locks the folder, and what follows is restored from it.
         self._store = _open_log(identity)
@@ -106,16 +115,30 @@ class ClientProcess:
         self._driver.on_decided = self._decided
         self._driver.on_failed = self._failed
         self._links.on_peer = self._peer
-        history = ClientHistory(identity.folder, self._federation.roster.run.hex())
-        self._learner = Learner(participant, history, self._driver.give)
         self._on_round = on_round
-        self._learner.on_round = self._completed
+        self._learner = self._make_learner(participant)
         self._compactor = LogCompactor(self._store, self._audit)
         self._rounds = epochs.rounds_left(identity)
-        self._tracker = ClientTracker(identity, self._client, self._rounds)
-        self._driver.on_persisted = self._tracker.persisted
+        privacy = None
+        if participant is not None:
+            privacy = participant.privacy
+        self._tracker = ClientTracker(identity, self._client, self._rounds, privacy)
+        self._driver.on_persisted = self._persisted
+        self._signed: Upload | None = None  # the last upload that this client signed
+        for message in self._store.messages:
+            self._note_upload(message)
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stop_requested = asyncio.Event()
+
+    def _make_learner(self, participant: Participant | None) -> Learner | Leaver:
+        if participant is None:
+            public = self._federation.task.public
+            assert public is not None
+            return Leaver(~self._identity.party, public, self._driver.give)
+        history = ClientHistory(self._identity.folder, self._federation.roster.run.hex())
+        learner = Learner(participant, history, self._driver.give)
+        learner.on_round = self._completed
+        return learner
 
     async def run(self, once: bool) -> ClientEnded:
         """Run until the run has ended, or SIGTERM or SIGINT; with `once`, for one round."""
@@ -137,6 +160,8 @@ class ClientProcess:
         if finished:
             successor = self._client.parts.get(PartKind.SUCCESSOR, b"")
         round_ = 0 if last is None else last.record.round
+        if isinstance(self._learner, Leaver):
+            return ClientEnded(round_, finished, None, successor, self._learner.forgotten)
         return ClientEnded(round_, finished, self._learner.accuracies, successor)
 
     def activate_successor(self) -> None:
@@ -179,7 +204,7 @@ class ClientProcess:
             stopping.cancel()
             learning.cancel()
             # Cancelling does not reach the thread that trains.
-            self._participant.interrupt()
+            self._learner.interrupt()
         # Raises what any of them died of.
         for future in done:
             future.result()
@@ -206,6 +231,14 @@ class ClientProcess:
         # In a later turn, when all effects of this batch have been carried out.
         if self._compactor.due:
             asyncio.get_running_loop().call_soon(self._compact)
+
+    def _persisted(self, message: Message) -> None:
+        self._tracker.persisted(message)
+        self._note_upload(message)
+
+    def _note_upload(self, message: Message) -> None:
+        if isinstance(message.body, Upload):
+            self._signed = message.body
 
     def _completed(self, line: HistoryLine) -> None:
         self._tracker.completed(line)
@@ -252,6 +285,9 @@ class ClientProcess:
         client = ~self._identity.party
         if client not in clients:
             return news
+        counted = b""
+        if self._signed is not None and self._signed.round == number:
+            counted = self._signed.content
         row = clients.index(client)
         word = "kept" if verdict.kept_K[row] else "filtered"
         return replace(
@@ -260,6 +296,7 @@ class ClientProcess:
             score=int(verdict.score_K[row]),
             weight=100 * verdict.share(row),
             reason=verdict.why(row),
+            counted=counted,
         )
 
 
@@ -276,6 +313,10 @@ def _outcome(parts: Mapping[PartKind, bytes]) -> Outcome:
 
 def _ignore(_: HistoryLine) -> None:
     """Do nothing: nobody watches."""
+
+
+def _nothing_to_prepare(_: Experiment, __: Dataset) -> None:
+    """Do nothing: the experiment's model is known by its name."""
 
 
 def _open_log(identity: Identity) -> WriteAheadLog:
@@ -319,10 +360,24 @@ def local_data(identity: Identity, data: str) -> tuple[Experiment, int, LocalDat
     return experiment, client, local
 
 
-def participant(identity: Identity, data: str, device: torch.device) -> Participant:
-    """Return the learning of a client, on `data`: the name of a dataset, or a path."""
+def participant(
+    identity: Identity,
+    data: str,
+    device: torch.device,
+    prepare: Prepare = _nothing_to_prepare,
+    classes: Sequence[str] = (),
+    renew: bool = False,
+) -> Participant:
+    """Return the learning of a client, on `data`: the name of a dataset, or a path.
+
+    `classes` are those that it declares, where noise hides which of them it has samples of. With
+    `renew` it sends statistics of these samples once more, in place of its last ones.
+    """
     folder = identity.folder
+    if renew:
+        _check_renewable(identity)
     experiment, client, local = local_data(identity, data)
+    prepare(experiment, local.dataset)
     contract = identity.federation.contract
     if contract is not None and (missing := contract.missing(local.dataset.train_y.tolist())):
         log_event("this client has no samples of some classes", classes=", ".join(missing))
@@ -337,7 +392,43 @@ def participant(identity: Identity, data: str, device: torch.device) -> Particip
         run=identity.federation.roster.run.hex(),
         member=~identity.party,
         before=epochs.rounds_before(folder),
+        privacy=_privacy(identity, experiment, local, classes),
+        renew=renew,
     )
+
+
+def _check_revocable(identity: Identity) -> None:
+    if not identity.federation.task.is_revocable:
+        raise UserError(
+            "the members of this federation have not agreed that statistics can be taken back:"
+            " its federation.toml has no public.revocable = true"
+        )
+
+
+def _check_renewable(identity: Identity) -> None:
+    _check_revocable(identity)
+    public = identity.federation.task.public
+    if public is not None and public.privacy is not None:
+        raise UserError(
+            "--renew: noise protects these samples, and to send them once more would cost privacy"
+            " that nobody agreed to; `fedrfq forget` takes back everything"
+        )
+
+
+def _privacy(
+    identity: Identity, experiment: Experiment, local: LocalDataset, classes: Sequence[str]
+) -> ClientPrivacy | None:
+    """Return what the client promises its samples; None where no noise was agreed on."""
+    task = identity.federation.task.public
+    if task is None or task.privacy is None:
+        if classes:
+            raise UserError(
+                "--classes: the federation adds no noise, so classes without samples are not"
+                " uploaded; leave it out"
+            )
+        return None
+    run = identity.federation.roster.run.hex()
+    return ClientPrivacy.of(experiment, task, local, identity.folder, run, classes)
 
 
 def _place(identity: Identity, experiment: Experiment, data: str) -> int:
@@ -367,7 +458,8 @@ def _experiment(identity: Identity) -> Experiment:
 def _check_public(identity: Identity, experiment: Experiment) -> None:
     """Check that this program makes of the experiment the public map that the members agreed on."""
     agreed = identity.federation.task.public
-    found = public_task(experiment.public, identity.federation.task.classes)
+    classes = identity.federation.task.classes
+    found = public_task(experiment.public, classes, experiment.privacy)
     for field in fields(PublicTask):
         expected = getattr(agreed, field.name, None)
         here = getattr(found, field.name, None)
@@ -386,20 +478,50 @@ def attend(
     once: bool = False,
     on_round: Callable[[HistoryLine], None] = _ignore,
     status_port: int = 0,
+    prepare: Prepare = _nothing_to_prepare,
+    classes: Sequence[str] = (),
+    renew: bool = False,
 ) -> ClientEnded:
-    """Take part in the federation of this folder, and in its successors, to the end."""
+    """Take part in the federation of this folder, and in its successors, to the end.
+
+    `prepare` is called with the experiment and the data before a model is made. With `renew` the
+    client's statistics are replaced by those of its present samples.
+    """
+    check_unmarked(folder)
     while True:
         epochs.complete_activation(folder)
         identity = load(folder)
-        learning = participant(identity, data, device)
+        learning = participant(identity, data, device, prepare, classes, renew)
+        # Every run begins with an exchange of statistics, so the next need not be told.
+        renew = False
         ended = asyncio.run(_attend(identity, learning, once, on_round, status_port))
         if not ended.successor or once:
             return ended
 
 
+def take_back(folder: Path, status_port: int = 0) -> ClientEnded:
+    """Take back the statistics of this folder's client, and return once that is certified."""
+    while True:
+        epochs.complete_activation(folder)
+        identity = load(folder)
+        if identity.role != "client":
+            raise UserError(f"{folder} is a {identity.role}'s folder: only a client has statistics")
+        _check_revocable(identity)
+        # Before anything is sent: from now on the client must not be started as usual.
+        mark(folder, "requested")
+        ended = asyncio.run(_attend(identity, None, False, _ignore, status_port))
+        if ended.forgotten:
+            mark(
+                folder,
+                f"forgotten in round {ended.round} of run {identity.federation.roster.run.hex()}",
+            )
+        if ended.forgotten or not ended.successor:
+            return ended
+
+
 async def _attend(
     identity: Identity,
-    learning: Participant,
+    learning: Participant | None,
     once: bool,
     on_round: Callable[[HistoryLine], None],
     status_port: int,

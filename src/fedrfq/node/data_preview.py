@@ -93,10 +93,13 @@ def _uploads(experiment: Experiment, public: PublicTask | None, counts_J: Ints) 
         counts_R = np.concatenate([counts_J, np.ones(public.moments, np.int64)])
         zeros_RV = np.zeros((public.rows, public.values), np.int64)
         size = len(encode(1, 0, counts_R, zeros_RV, public.precision))
+        noise = ""
+        if public.privacy is not None:
+            noise = f", both with noise {public.privacy.noise:g}, for every class you declare"
         lines.append(
             f"a round with the public map: for each of these {held} classes, the number of your"
             f" training samples and the mean of {public.values} values on the map"
-            f"{' with second moments' * bool(public.moments)}; {size:,} bytes"
+            f"{' with second moments' * bool(public.moments)}{noise}; {size:,} bytes"
         )
     lines.append("no picture, no test sample and no model leaves this machine")
     return tuple(lines)

@@ -224,10 +224,10 @@ class Driver:
             self.links.drop(peer, "no message")
             return None
         body = message.body
-        if peer in self._couriers and not isinstance(body, Upload | Fetch):
+        if peer in self._couriers and type(body) not in _FROM_COURIERS:
             self.counts["not for a courier to say"] += 1
             return None
-        if not self._admits(peer, body):
+        if type(body) in _TO_ADMIT and not self._admits(peer, body):
             return None
         # In a question for evidence the number is not a round, but too small to matter.
         if peer >= 0 and body.round > self.heard.get(peer, 0):
@@ -236,7 +236,7 @@ class Driver:
 
     def _admits(self, peer: int, body: AnyMessage) -> bool:
         """Refuse uploads after the last round, and change proposals that come too often."""
-        if isinstance(body, Upload | ChangeProposal) and body.round > self.last_round:
+        if type(body) in _INPUTS and body.round > self.last_round:
             self.counts["uploads after the last round"] += 1
             return False
         if not _has_change_proposal(body):
@@ -265,7 +265,7 @@ class Driver:
         if self._stopped:
             return
         self._guarded(lambda: self._carry_out(self._step()))
-        if self._events or self._expired:
+        if self._events.turns or self._expired:
             self._schedule()
 
     def _guarded(self, act: Callable[[], None]) -> None:
@@ -289,9 +289,10 @@ class Driver:
         if self._expired:
             effects += step(Expired(self._expired.pop()))
         count = 0
-        while self._events and count < BATCH:
+        events = self._events
+        while events.turns and count < BATCH:
             count += 1
-            peer, item = self._events.take()
+            peer, item = events.take()
             event = self._decoded(peer, item) if isinstance(item, bytes) else item
             if event is not None:
                 effects += step(event)
@@ -474,6 +475,10 @@ def _ignore(_: object) -> None:
     """Do nothing: the owner has not set a callback."""
 
 
+_INPUTS = frozenset((Upload, ChangeProposal))
+# What may be refused although it is well-formed (see `_admits`).
+_TO_ADMIT = _INPUTS | {Evidence}
+_FROM_COURIERS = frozenset((Upload, Fetch))
 # Carried out at once even if the rest of the batch waits.
 _AT_ONCE = (Publish, SetTimer)
 _MAY_WAIT = (*_AT_ONCE, Decided)

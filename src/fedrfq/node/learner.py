@@ -8,32 +8,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from fedrfq.consensus.events import Submit
 from fedrfq.node.logs import log_event
+from fedrfq.node.news import News
 from fedrfq.node.participant import ClientAccuracies, Interrupted, Participant
 from fedrfq.node.storage.client_history import ClientHistory, HistoryLine
-from fedrfq.prototypes.fixed_point import Globals
-
-
-@dataclass(frozen=True)
-class News:
-    """A round's certified result; round 0 stands for what is known before the first.
-
-    The verdict and what follows it are on this client's own upload: `weight` is what it has left,
-    in percent, and `reason` says why that is less than all. `last` says that no round follows.
-    `public` are the statistics on the public feature map, if there are any yet.
-    """
-
-    round: int
-    globals_: Globals
-    verdict: str = ""
-    score: int | None = None
-    weight: float | None = None
-    reason: str = ""
-    last: bool = False
-    public: Globals | None = None
 
 
 class Learner:
@@ -59,8 +39,13 @@ class Learner:
         """Take the newest result, and give up training for an older one."""
         # In this order: the interrupted training looks at `_newest` to see whether to go on.
         self._newest = news
+        self._participant.heard(news.round, news.counted)
         self._participant.interrupt()
         self._arrived.set()
+
+    def interrupt(self) -> None:
+        """Give up training that is under way."""
+        self._participant.interrupt()
 
     async def learn(self, once: bool) -> News:
         """Train for round after round, always from the newest result, and return the last one.

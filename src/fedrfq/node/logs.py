@@ -17,6 +17,7 @@ from fedrfq.errors import UserError
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
+_NUMBERS = {level: logging.getLevelNamesMapping()[level.upper()] for level in LEVELS}
 # So many events of one kind that peers can cause are logged per window.
 _BURST = 20
 _WINDOW_S = 60.0
@@ -25,14 +26,19 @@ _log = logging.getLogger("fedrfq.node")
 
 def log_event(event: str, level: str = "info", **facts: Any) -> None:
     """Log an event of this party, with its facts."""
-    _log.log(logging.getLevelNamesMapping()[level.upper()], event, extra={"facts": facts})
+    _log_facts(event, level, {"facts": facts})
 
 
 def log_peer_event(event: str, level: str = "info", **facts: Any) -> None:
     """Log an event that a peer can cause as often as it likes."""
-    _log.log(
-        logging.getLevelNamesMapping()[level.upper()], event, extra={"facts": facts, "often": True}
-    )
+    _log_facts(event, level, {"facts": facts, "often": True})
+
+
+def _log_facts(event: str, level: str, extra: dict[str, Any]) -> None:
+    number = _NUMBERS[level]
+    if _log.isEnabledFor(number):
+        # Not by `log`, which looks for the line of code it was called from. Nobody is shown that.
+        _log.handle(_log.makeRecord(_log.name, number, "", 0, event, (), None, extra=extra))
 
 
 def begin(form: str, level: str, stream: TextIO | None = None) -> None:

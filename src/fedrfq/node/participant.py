@@ -20,6 +20,7 @@ from fedrfq.engine import counter_rng
 from fedrfq.engine.engine import Engine, Program
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
+from fedrfq.federation.retained import MARK, statistics_of
 from fedrfq.files import tensors
 from fedrfq.files.strict_json import to_json
 from fedrfq.learning import metrics
@@ -29,6 +30,7 @@ from fedrfq.learning.public.combination import combined
 from fedrfq.learning.round_loop import held, own_means, participants, start, targets, tested
 from fedrfq.methods import METHODS
 from fedrfq.models.stacked import Params, stack
+from fedrfq.node.client_privacy import ClientPrivacy
 from fedrfq.node.local_dataset import LocalDataset
 from fedrfq.node.public_knowledge import PublicKnowledge
 from fedrfq.prototypes.class_means import quantise
@@ -79,6 +81,8 @@ class Participant:
     `folder` is where the model is kept; a model found there is taken up, with the round of `run` it
     was trained in. After a change of the federation, `client` is still the client's number in the
     experiment, `member` is its number in this run, and `before` counts the rounds of earlier runs.
+    With `renew` the client replaces its statistics on the public map, until that has counted.
+    `privacy` adds the noise that the experiment asks for, if it does.
     """
 
     def __init__(
@@ -92,6 +96,8 @@ class Participant:
         run: str = "",
         member: int | None = None,
         before: int = 0,
+        renew: bool = False,
+        privacy: ClientPrivacy | None = None,
     ) -> None:
         _check_method(experiment)
         self.experiment = replace(experiment, train=replace(experiment.train, alone=True))
@@ -100,6 +106,9 @@ class Participant:
         self.run = run
         self.member = client if member is None else member
         self.before = before
+        self._renews = renew
+        assert (privacy is not None) == experiment.privacy.used, "noise is not forgotten"
+        self.privacy = privacy
         self.path = folder / "model.safetensors"
         self._dataset = local.dataset
         labels = [local.dataset.train_y[index] for index in local.partition.train]
@@ -126,12 +135,19 @@ class Participant:
         if not self.experiment.public.used:
             return None
         with self.experiment.train.kernels():
-            return PublicKnowledge(self.experiment.public, local, self.held_1J, self.device, folder)
+            return PublicKnowledge(
+                self.experiment.public,
+                local,
+                self.held_1J,
+                self.device,
+                folder,
+                privacy=self.privacy,
+            )
 
     def takes_part(self, number: int) -> bool:
         """Tell whether the experiment selects this client for a round."""
         # By the round of this run, as servers count: a new run begins with such an exchange.
-        if self.experiment.public.due(number):
+        if self.experiment.public.due(number) or self._renews:
             return True
         return self.client in participants(self.experiment, self.before + number)
 
@@ -148,6 +164,13 @@ class Participant:
                 # Before the upload is returned, and so before it can be signed.
                 self._save()
             return self._upload()
+
+    def heard(self, number: int, counted: bytes) -> None:
+        """Learn which upload of this client, if any, was decided on in a round."""
+        if not self._renews or self._public is None:
+            return
+        # It may be one from before the client was started, of samples that it no longer has.
+        self._renews = statistics_of(counted) != self._public.upload(number, self.member)
 
     def interrupt(self) -> None:
         """Give up training that is under way; callable from another thread."""
@@ -237,6 +260,8 @@ class Participant:
     def _upload(self) -> bytes:
         if self._public is not None and self.experiment.public.due(self.round):
             return self._public.upload(self.round, self.member)
+        if self._public is not None and self._renews:
+            return MARK + self._public.upload(self.round, self.member)
         precision = self.experiment.method.precision()
         counts_J, values_JV = self._prototypes(precision)
         return encode(self.round, self.member, counts_J, values_JV, precision)

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrfq.errors import UserError
+from fedrfq.prototypes.noise_scale import NoiseScale
 
 FRACTION_BITS = 14
 # Every |q| stays below it.
@@ -52,6 +53,9 @@ _TOPS = {
     16: bytes({*range(256)} - {128}),
     24: bytes([*range(16), *range(241, 256)]),
 }
+
+# Bytes of an upload without any class.
+EMPTY_BYTES = _HEADER.size
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -118,6 +122,9 @@ class Uploads:
     # Clients whose message could not be admitted, and why; they have no row.
     refused: Mapping[int, str] = field(default_factory=dict)
     precision: Precision = FULL_PRECISION
+    # Clients that sent statistics to replace their last ones, and what they sent; their rows are 0.
+    replaced: Mapping[int, bytes] = field(default_factory=dict)
+    noise: NoiseScale | None = None  # of the noise that honest clients added; None without
 
     @property
     def held_KJ(self) -> Bools:
@@ -131,13 +138,14 @@ class Uploads:
 
     def length(self) -> int:
         """Return the length of all messages together, in bytes."""
-        return size(self.held_KJ.sum(1), self.values_KJV.shape[2], self.precision)
+        replaced = sum(len(content) - _HEADER.size for content in self.replaced.values())
+        return size(self.held_KJ.sum(1), self.values_KJV.shape[2], self.precision) + replaced
 
     def encoded(self, round_: int) -> list[bytes]:
         """Return each client's message in its canonical layout."""
         rows = zip(self.clients, self.counts_KJ, self.values_KJV, strict=True)
         return [
-            encode(round_, client, counts, values, self.precision)
+            self.replaced.get(client) or encode(round_, client, counts, values, self.precision)
             for client, counts, values in rows
         ]
 
@@ -151,6 +159,25 @@ class Uploads:
             clients=clients,
             counts_KJ=self.counts_KJ[keep_K],
             values_KJV=self.values_KJV[keep_K],
+        )
+
+    def replacing(self, replaced: Mapping[int, bytes]) -> Uploads:
+        """Return the uploads with those of some clients exchanged for what they sent instead.
+
+        Who replaces statistics has sent no class of this round.
+        """
+        if not replaced:
+            return self
+        others = self.only(~np.isin(self.clients, tuple(replaced)))
+        clients_K = np.array([*others.clients, *replaced], np.int64)
+        order_K = clients_K.argsort()
+        added = ((0, len(replaced)), (0, 0), (0, 0))
+        return replace(
+            others,
+            clients=tuple(clients_K[order_K].tolist()),
+            counts_KJ=np.pad(others.counts_KJ, added[:2])[order_K],
+            values_KJV=np.pad(others.values_KJV, added)[order_K],
+            replaced=replaced,
         )
 
     def checked(self, bound: Bound | None = None) -> Uploads:
@@ -277,6 +304,12 @@ def _digits(steps_V: Ints, bits: int) -> bytes:
 
 def _header(round_: int, client: int, held: int, values: int, precision: Precision) -> bytes:
     return _HEADER.pack(_MAGIC, _VERSION, precision.bits, round_, client, held, values)
+
+
+def origin(message: bytes) -> tuple[int, int]:
+    """Return the round and the client that an upload names, which is long enough to be one."""
+    _, _, _, round_, client, _, _ = _HEADER.unpack_from(message)
+    return round_, client
 
 
 def decode(

@@ -6,6 +6,9 @@ its trace is at most C² less the mean square of these means, and no covariance 
 above its trace. Both are checked on the integers of a message, with as much slack as rounding to
 the grid may have added.
 
+Where clients add noise for their samples' privacy, a mean may be as much longer as that noise
+explains: its scale is known, and an honest upload is practically never refused.
+
 Detectors do not compare second moments, so their weight must not be free: every row of them counts
 the samples of all classes together, and all of them are there or, without samples, none.
 """
@@ -20,6 +23,7 @@ from functools import cached_property
 import numpy as np
 
 from fedrfq.prototypes.fixed_point import FRACTION_BITS, MAX_COUNT, Ints, Precision
+from fedrfq.prototypes.noise_scale import NoiseScale
 
 _ONE = 1 << FRACTION_BITS
 
@@ -36,12 +40,21 @@ class NormBound:
     classes: int
     mean_slack: Fraction
     moment_slack: Fraction
+    noise: NoiseScale | None = None
+    all_classes: bool = False  # whether a client sends all classes or, with no budget left, none
 
     @staticmethod
-    def of(norm: float, classes: int, moments: int, values: int, precision: Precision) -> NormBound:
+    def of(
+        norm: float,
+        classes: int,
+        moments: int,
+        values: int,
+        precision: Precision,
+        noise: NoiseScale | None = None,
+    ) -> NormBound:
         """Return the bound for features clipped to this norm, and rows of so many values."""
         return NormBound(
-            norm, classes, _slack(values, precision), _slack(moments * values, precision)
+            norm, classes, _slack(values, precision), _slack(moments * values, precision), noise
         )
 
     @cached_property
@@ -56,13 +69,17 @@ class NormBound:
 
     def problem(self, counts_J: Ints, values_JV: Ints) -> str | None:
         """Return what exceeds the bound, or None if nothing does."""
+        sent = int(np.count_nonzero(counts_J[: self.classes]))
+        if self.all_classes and 0 < sent < self.classes:
+            return f"it has {sent} classes: with noise, clients send all {self.classes}, or none"
         # A row's squares fit into 64 bits, those of all rows together may not.
         squares = np.einsum("jv,jv->j", values_JV, values_JV).tolist()
         for number, square in enumerate(squares[: self.classes]):
-            if square > self.largest_mean:
+            largest = self._largest_mean(int(counts_J[number]), values_JV.shape[1])
+            if square > largest:
                 return (
                     f"the mean of class {number} has the norm {_length(square):g}: features are"
-                    f" clipped to {self.norm:g}"
+                    f" clipped to {self.norm:g}{self._with_noise(largest)}"
                 )
         samples = int(moment_count(counts_J[: self.classes]))
         for count in counts_J[self.classes :].tolist():
@@ -78,6 +95,17 @@ class NormBound:
                 f" {self.norm:g}, and with these class means, at most {_length(largest):g}"
             )
         return None
+
+    def _largest_mean(self, count: int, values: int) -> int:
+        """Return the largest sum of squares of the mean of so many samples, with noise if any."""
+        if self.noise is None or not count:
+            return self.largest_mean
+        return math.floor((self.noise.longest_mean(count, values) + self.mean_slack) ** 2)
+
+    def _with_noise(self, largest: int) -> str:
+        if self.noise is None:
+            return ""
+        return f", and noise explains {_length(largest):g} at most"
 
     def _largest_moments(self, counts: list[int], squares: list[int]) -> int:
         """Return the largest sum of squares of the second moments beside these class means."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,8 @@ class LiveFederation:
         return ReportPage(
             title=f"Federation {self.folder.resolve().name}",
             subtitle=federation.about(),
-            head=markup.tiles(_tiles(federation, statuses, histories, rounds)),
+            head=markup.tiles(_tiles(federation, statuses, histories, rounds))
+            + markup.notes([note for path in folders for note in _too_large(path)]),
             sections=sections,
         )
 
@@ -137,10 +138,28 @@ class LiveFederation:
         return trail[:: -(-len(trail) // _MAX_TRAIL) or 1]
 
 
+def _too_large(folder: Path) -> Iterator[str]:
+    """Say of each log of a server that it is not read, if it is too large for that."""
+    for name in ("audit.log", "bodies.bin"):
+        size = _size(folder / name)
+        if size > _MAX_LOG_BYTES:
+            yield (
+                f"{folder.name}/{name} has {size >> 20:,} MiB, and a page reads logs of up to"
+                f" {_MAX_LOG_BYTES >> 20} MiB: its rounds are not shown. `fedrfq verify` reads all."
+            )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
+
+
 def _entries(path: Path, federation: Federation) -> Any:
     """Yield the messages of each entry of a log, up to one that cannot be read."""
     try:
-        if path.lstat().st_size > _MAX_LOG_BYTES:
+        if _size(path) > _MAX_LOG_BYTES:
             return
         for entry in hash_chain.entries(path, federation.roster.run):
             yield unpack(entry.payload)

@@ -73,6 +73,17 @@ def pre(content: str, columns: bool = False) -> str:
     return f"<pre{class_}>{escape(content)}</pre>"
 
 
+def png(content: bytes, description: str) -> str:
+    """Return a picture that is part of the page."""
+    encoded = base64.b64encode(content).decode()
+    return f'<img src="data:image/png;base64,{encoded}" alt="{text(description)}">'
+
+
+def paragraphs(lines: Iterable[str]) -> str:
+    """Return each line as a paragraph."""
+    return "".join(f"<p>{text(line)}</p>" for line in lines)
+
+
 def data(value: Any) -> str:
     """Return JSON that can stand in a script element: nothing in it can end that element."""
     # JSON allows two line separators that JavaScript does not.

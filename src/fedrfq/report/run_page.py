@@ -13,6 +13,7 @@ from fedrfq.methods import METHODS
 from fedrfq.report import all_classes, client_figures, committee_figures, curves, markup
 from fedrfq.report.dropped import dropped
 from fedrfq.report.figure import Figure
+from fedrfq.report.leakage import leakage
 from fedrfq.report.moving import moving
 from fedrfq.report.page import ReportPage, Section
 from fedrfq.report.projection import projection
@@ -30,6 +31,7 @@ def page(path: Path) -> ReportPage:
         Section("Results", markup.facts(_without(run.results, run.settings))),
         _public_map(experiment),
         *figures_of(run),
+        leakage(path, run.notes),
         Section("Run it again", _rerun(run)),
         Section("Experiment", markup.pre(run.text, columns=True)),
     ]

@@ -12,15 +12,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedrfq.errors import UserError
+from fedrfq.plugins import owner_of
 from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
 from fedrfq.robust.centres import FULL
 from fedrfq.robust.detectors.detector import Detector, Reason, Verdict
 from fedrfq.robust.detectors.lone_classes import without_those_on_top
+from fedrfq.robust.exactness import inexact
 from fedrfq.robust.rules import RULES, Rule
-from fedrfq.robust.state import State, inner_state, outer_state
+from fedrfq.robust.state import RETAINED, RULE, State, inner_state, outer_state
 
-# What the rule remembers stands under this name, beside what the detector remembers.
-_RULE = "rule"
+_NOT_THE_DETECTORS = (f"{RULE}/", f"{RETAINED}/")
 
 
 @dataclass(frozen=True)
@@ -48,17 +49,17 @@ def start(detector: Detector, rule: str, clients: int, classes: int, values: int
 
 def detector_state(state: State) -> State:
     """Return what the detector remembers."""
-    return {name: array for name, array in state.items() if not name.startswith(f"{_RULE}/")}
+    return {name: array for name, array in state.items() if not name.startswith(_NOT_THE_DETECTORS)}
 
 
 def rule_part(state: State) -> State:
     """Return what the rule remembers, by the names that it has beside the detector's."""
-    return {name: array for name, array in state.items() if name.startswith(f"{_RULE}/")}
+    return {name: array for name, array in state.items() if name.startswith(f"{RULE}/")}
 
 
 def _joined(detectors: State, rules: State) -> State:
-    assert len(detector_state(detectors)) == len(detectors), f"{_RULE}/ is the rule's own"
-    return {**detectors, **outer_state(rules, _RULE)}
+    assert len(detector_state(detectors)) == len(detectors), f"{_NOT_THE_DETECTORS} are others'"
+    return {**detectors, **outer_state(rules, RULE)}
 
 
 def check_exact(detector: Detector, rule: str, servers: int) -> None:
@@ -71,6 +72,14 @@ def check_exact(detector: Detector, rule: str, servers: int) -> None:
                 f"{servers} servers must decide the same bytes, and the {what} "
                 f"{type(part).__qualname__} does not say that it is exact: compute on integers "
                 'and declare `exact = True`, or trust one server: committee.name = "direct"'
+            )
+        # A plugin's word is not enough; what is our own is tested.
+        why = inexact(part) if owner_of(part) else ""
+        if why:
+            raise UserError(
+                f"{servers} servers must decide the same bytes, and the {what} "
+                f"{type(part).__qualname__} calls itself exact, but {why}: compute on integers, "
+                'or trust one server: committee.name = "direct"'
             )
 
 
@@ -85,7 +94,7 @@ def decide(
         detector, detector_state(state), globals_, uploads.checked()
     )
     ruled, combined = aggregate(
-        detector.rule(rule), inner_state(state, _RULE), globals_, counted, verdict.weight_KJ
+        detector.rule(rule), inner_state(state, RULE), globals_, counted, verdict.weight_KJ
     )
     return Decision(counted, verdict, _joined(remembered, ruled), combined)
 

@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from fedrfq.prototypes.fixed_point import Ints
 
 State = Mapping[str, Ints]
+# What is remembered together has names of its own: the rule's, and the clients' latest statistics.
+# All other names are the detector's.
+RULE = "rule"
+RETAINED = "retained"
 
 
 def inner_state(state: State, key: str) -> State:

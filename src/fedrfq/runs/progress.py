@@ -16,6 +16,7 @@ from fedrfq.errors import UserError
 from fedrfq.files import toml
 from fedrfq.files.locks import is_locked
 from fedrfq.files.regular import open_regular
+from fedrfq.runs import failure
 from fedrfq.runs.find_runs import started
 
 FINISHED = "finished"
@@ -83,6 +84,9 @@ def _state(path: Path) -> str:
         return FINISHED
     if (path / "diverged.json").exists():
         return DIVERGED
+    failed = failure.reason(path)
+    if failed is not None:
+        return f"failed: {failed}"
     try:
         return RUNNING if is_locked(path) else STOPPED
     except OSError:

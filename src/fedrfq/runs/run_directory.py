@@ -9,9 +9,13 @@ checkpoints/      parameters, global prototypes and models, statistics on a publ
                   detector's memory (safetensors); only the newest one is kept
 result.json       the summary of a finished run
 result-so-far.json  the same of a run that was stopped early from Python
+privacy.json      with noise: what may be claimed of each client's privacy
+privacy/          with noise: every upload that was drawn, once and for all
+failed.json       why a run failed, until it goes on
 partition.csv     how many samples of each class each client holds
 prototypes.safetensors  what the clients of a finished run sent in the last round, and the result
 public.safetensors  with a public map: every client's classifier of all classes
+leakage.json, leakage.png  what `fedrfq audit-privacy` won from the uploads
 
 With a committee, so that `fedrfq verify` can check every decision:
 federation.toml   its public keys and what it computes; the run's id is this file's hash
@@ -49,7 +53,7 @@ from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
 from fedrfq.learning.round_loop import LoopState
 from fedrfq.plugins import PluginMissing
 from fedrfq.prototypes.fixed_point import Globals
-from fedrfq.runs import trail
+from fedrfq.runs import failure, trail
 from fedrfq.runs.recorded_rounds import parsed
 
 CLIENT_COLUMNS = (
@@ -79,6 +83,8 @@ _KNOWN_COLUMNS = (CLIENT_COLUMNS, CLIENT_COLUMNS[:-1], CLIENT_COLUMNS[: -1 - len
 # The summary of a run that was stopped early. It is not result.json: that one tells studies and
 # audits that all rounds are there.
 SO_FAR = "result-so-far.json"
+# What may be claimed of each client's privacy.
+PRIVACY = "privacy.json"
 
 # What is read of files, which may be anybody's, in bytes: of rounds.jsonl, of files with a few
 # facts, and of a line of clients.csv.
@@ -174,6 +180,12 @@ class RunDirectory:
             return self._json("result.json")
         return None
 
+    def privacy(self) -> dict[str, Any] | None:
+        """Return what may be claimed of the clients' privacy; None where there is no noise."""
+        if (self.path / PRIVACY).is_file():
+            return self._json(PRIVACY)
+        return None
+
     def result_so_far(self) -> dict[str, Any] | None:
         """Return the result that a run had when it was stopped early; None if it was not."""
         if (self.path / SO_FAR).is_file():
@@ -181,8 +193,9 @@ class RunDirectory:
         return None
 
     def drop_result_so_far(self) -> None:
-        """Remove what was written when the run was stopped, as it goes on."""
+        """Remove what was written when the run was stopped or failed, as it goes on."""
         (self.path / SO_FAR).unlink(missing_ok=True)
+        failure.forget(self.path)
 
     def rounds(self) -> list[RoundRecord]:
         """Return the recorded rounds, first to last, without a line that a crash cut short."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ from fedrfq.learning.evaluation import RoundOutcome
 from fedrfq.learning.public.classifier_file import save_classifiers
 from fedrfq.learning.round_loop import Diverged, LoopState, RoundLoop
 from fedrfq.models.stacked import Params
+from fedrfq.privacy.drawn_uploads import FOLDER
 from fedrfq.prototypes.fixed_point import Uploads
-from fedrfq.runs import trail
+from fedrfq.runs import failure, privacy_record, trail
 from fedrfq.runs.callbacks import Callback, Callbacks
 from fedrfq.runs.environment import described, differences, environment, here
 from fedrfq.runs.recorded_run import RecordedRun
@@ -125,10 +126,12 @@ class Session:
         for experiment in experiments:
             # One image shows whether the map's weights are there and the images large enough.
             experiment.public.raw(torch.from_numpy(dataset.train_x[:1]))
+            privacy_record.check(experiment)
         runs = [
             RunDirectory.create(out, experiment, environment(loop, r))
             for r, experiment in enumerate(experiments)
         ]
+        loop.public.keep([run.path / FOLDER for run in runs])
         with _lock_all(runs) as held:
             for run, federation, partition in zip(
                 runs, loop.federations(), loop.partitions, strict=True
@@ -182,9 +185,22 @@ class Session:
         self._tell("on_start")
         try:
             yield from self._advance()
-        except Exception:
+        except Exception as error:
+            self._keep_last_round()
+            for run in self.runs:
+                failure.note(run.path, error)
             self._tell("on_end", "failed")
             raise
+
+    def _keep_last_round(self) -> None:
+        """Leave a checkpoint of the last whole round, whatever has failed since."""
+        if not self.state.round:
+            return
+        # Where that fails as well, the first error is the one to tell.
+        with suppress(OSError, UserError):
+            for run in self.runs:
+                run.rewind(self.state.round)
+            self.checkpoint()
 
     def _advance(self) -> Iterator[list[RoundOutcome]]:
         for run in self.runs:
@@ -194,6 +210,7 @@ class Session:
         while self.state.round < self.rounds:
             state, outcomes = self._train_round()
             for r, (run, outcome) in enumerate(zip(self.runs, outcomes, strict=True)):
+                privacy_record.save(run, self.loop.public.claims(r))
                 trail.append(run.path, self.rounds, state.round, state.globals_[r])
                 run.append(outcome)
             self.sent = tuple(outcome.sent for outcome in outcomes)
@@ -239,6 +256,7 @@ class Session:
         self._save_classifiers()
         for r, silhouettes in enumerate(self.loop.silhouettes(self.state)):
             result = summary(self.runs[r], self.loop.experiments[r], silhouettes)
+            result |= privacy_record.summary(self.loop.public.claims(r))
             self.runs[r].write(SO_FAR, to_json(result, indent=2) + "\n")
 
     def finish(self) -> list[dict[str, Any]]:
@@ -251,6 +269,7 @@ class Session:
         results = []
         for r, silhouettes in enumerate(self.loop.silhouettes(self.state)):
             result = summary(self.runs[r], self.loop.experiments[r], silhouettes)
+            result |= privacy_record.summary(self.loop.public.claims(r))
             self.runs[r].write("result.json", to_json(result, indent=2) + "\n")
             self.runs[r].drop_result_so_far()
             results.append(result)
@@ -300,6 +319,8 @@ def _restore(
             "restore the data"
         )
     loop = RoundLoop(experiments, dataset, device)
+    # What was drawn before the interruption is not drawn again.
+    loop.public.keep([run.path / FOLDER for run in runs])
     check_federations(runs, loop)
     number = common_round(runs)
     if number:

@@ -20,6 +20,7 @@ from fedrfq.methods import METHODS
 from fedrfq.robust.attacks import ATTACKS
 from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.detectors.none import NoDetection
+from fedrfq.runs import privacy_record
 from fedrfq.runs.influence import influence
 from fedrfq.runs.public_summary import exchange_rows, other_rounds
 from fedrfq.runs.run_directory import RunDirectory
@@ -32,7 +33,7 @@ def rows(run: RunDirectory) -> list[tuple[str, str]]:
     result = run.result() or {}
     environment = run.environment()
     with _reporting_wrong_types(run):
-        return _rows(experiment, records, result, environment)
+        return _rows(experiment, records, result, environment) + privacy_record.rows(run)
 
 
 @contextmanager
@@ -40,9 +41,10 @@ def _reporting_wrong_types(run: RunDirectory) -> Iterator[None]:
     """Turn what values of hostile files do to the block into a UserError."""
     try:
         yield
-    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
         raise UserError(
-            f"{run.path}: result.json or environment.json holds values of the wrong type: "
+            f"{run.path}: result.json, privacy.json or environment.json holds values of the wrong "
+            "type: "
             "restore the files"
         ) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from fedrfq.data import Dataset
 from fedrfq.experiment import Experiment
 from fedrfq.federation import codec
 from fedrfq.learning.evaluation import RoundRecord
+from fedrfq.learning.public.exchange import PublicExchange
 from fedrfq.learning.public.features import vectors
 from fedrfq.learning.round_loop import LoopState, RoundLoop
 from fedrfq.prototypes.fixed_point import Globals, Uploads
@@ -253,3 +255,18 @@ def test_attackers_know_the_statistics_and_that_the_detector_starts_afresh(
     fresh = codec.encode_state(experiment.detector.start(6))
     assert [codec.encode_state(scene.state) for scene in scenes] == [fresh] * 3
     assert codec.encode_state(state.memory[0]) != fresh
+
+
+def test_clients_take_noise_out_exactly_where_the_experiment_adds_some(mnist: Dataset) -> None:
+    noisy = mapped(privacy={"noise": 2.0}, detector={"name": "none"})
+    state, _ = run([mapped(), noisy], mnist, 1)
+    loop = RoundLoop([mapped(), noisy], mnist, CPU)
+    plain, denoising = loop.public.exchanges
+    known = decided(state, 1)
+    taken = classifier_weights(plain, known)
+    assert torch.equal(taken, classifier_weights(replace(denoising, noisy=False, _made={}), known))
+    assert not torch.allclose(taken, classifier_weights(denoising, known))
+
+
+def classifier_weights(exchange: PublicExchange, known: Globals) -> torch.Tensor:
+    return exchange.classifiers(known)[0].weight_VJ

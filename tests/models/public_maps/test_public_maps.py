@@ -29,10 +29,12 @@ def test_another_seed_or_size_is_another_map() -> None:
         RandomMap(filter_seed=1).identity(),
         RandomMap(second=64).identity(),
         RandomMap(projection=64).identity(),
+        RandomMap(centred=True).identity(),
+        RandomMap(centred=True, projection=64).identity(),
         ResNet18Map().identity(),
         ResNet18Map(size=64).identity(),
     }
-    assert len(names) == 6
+    assert len(names) == 8
     first = RandomMap().raw(_images())
     assert not torch.allclose(first, RandomMap(filter_seed=1).raw(_images()))
 
@@ -49,6 +51,13 @@ def test_an_empty_image_has_the_vector_0_and_not_nan() -> None:
     map_ = RandomMap()
     nothing = map_.scaled(map_.raw(torch.zeros(1, *SHAPE, dtype=torch.uint8)))
     assert not nothing.any()
+
+
+def test_a_centred_map_subtracts_the_mean_of_a_vectors_values_by_hand() -> None:
+    raw = torch.tensor([[1.0, 1.0, 3.0, 3.0]]).repeat(1, 128)
+    # Less their mean 2 they are −1 and 1, of the norm √512 = C already.
+    centred = RandomMap(centred=True).scaled(raw)
+    assert torch.allclose(centred[0, :4], torch.tensor([-1.0, -1.0, 1.0, 1.0]))
 
 
 def test_a_projection_keeps_most_of_the_angles() -> None:

@@ -68,6 +68,16 @@ def test_pages_are_for_this_machine_and_only_to_be_read(request_: bytes, code: i
     run(test())
 
 
+def test_half_a_character_does_not_keep_a_page_from_being_served() -> None:
+    async def test() -> None:
+        web = WebServer({"/page": lambda: WebPage("half \ud83d of one")})
+        answer = await asked(await web.start(), get())
+        assert answer.endswith(b"\r\n\r\nhalf ? of one")
+        await web.stop()
+
+    run(test())
+
+
 def test_a_request_is_small_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedrfq.node.ops.web._MAX_REQUEST_S", 0.05)
 

@@ -57,6 +57,27 @@ def test_both_ways_between_all(parties: dict[int, Identity]) -> None:
     assert net.links[0].counts["connections"] == 5, "one a pair"
 
 
+def test_a_transport_need_not_be_of_asyncio(parties: dict[int, Identity]) -> None:
+    """Those of uvloop are not, and a link that refuses them waits for its handshake for ever."""
+    written: list[bytes] = []
+
+    class Transport:
+        def write(self, data: bytes) -> None:
+            written.append(data)
+
+        def get_write_buffer_size(self) -> int:
+            return 0
+
+    async def story(net: Net) -> None:
+        links = await net.start(3)
+        link = Link(links, tls.client_context(parties[3]), 0)
+        link.connection_made(Transport())  # type: ignore[arg-type]
+        links.on_closed(link)
+
+    run(parties, story)
+    assert written, "the handshake has begun"
+
+
 def note_writes(monkeypatch: pytest.MonkeyPatch, writes: list[int]) -> None:
     """Record the sizes of what is written to any connection from now on."""
     write = Link._write

@@ -25,13 +25,11 @@ from fedrfq.robust.detectors.trimmed import Trimmed
 from fedrfq.robust.distances import Points, isqrt, to_centres
 from support.judging import (
     LIES,
-    ONE,
     Clusters,
     dropped,
     judged,
     lines,
     nowhere,
-    same,
     sent,
     with_lies,
 )
@@ -42,80 +40,17 @@ ALL = pytest.mark.parametrize(
 KNOWING = pytest.mark.parametrize("kind", [BFT, BFTMean, Median, Trimmed, Medoid])
 
 
-# The contract
+# Beyond the contract
 
 
-@ALL
-def test_judging_is_pure(detector: Detector) -> None:
-    world = Clusters(0)
-    uploads = world.round()
-    globals_ = world.globals_()
-    state = detector.start(20)
-    for _ in range(3):
-        copies = [
-            a.copy()
-            for a in (uploads.values_KJV, uploads.counts_KJ, globals_.values_JV, *state.values())
-        ]
-        after, verdict = detector.judge(state, globals_, uploads)
-        again, verdict_again = detector.judge(state, globals_, uploads)
-        arrays = (uploads.values_KJV, uploads.counts_KJ, globals_.values_JV, *state.values())
-        assert all(np.array_equal(a, b) for a, b in zip(arrays, copies, strict=True))
-        assert same(after, again)
-        assert np.array_equal(verdict.weight_KJ, verdict_again.weight_KJ)
-        assert np.array_equal(verdict.reason_KJ, verdict_again.reason_KJ)
-        assert np.array_equal(verdict.score_K, verdict_again.score_K)
-        state = after
-        uploads = world.round()
-
-
-@ALL
-def test_verdicts_are_whole_numbers_and_every_loss_has_a_reason(detector: Detector) -> None:
-    world = Clusters(1)
-    uploads = with_lies(world.round(), [3, 4], LIES["sign flip"], world.rng)
-    state, verdict = detector.judge(detector.start(20), nowhere(uploads), uploads)
-    assert verdict.fits(uploads)
-    assert verdict.kept_K.dtype == np.bool_
-    assert verdict.score_K.dtype == verdict.weight_KJ.dtype == verdict.reason_KJ.dtype == np.int64
-    for row in np.flatnonzero((verdict.reason_KJ > 0).any(1)):
-        assert re.match(r"class(es)? \d", verdict.why(int(row)))
-    assert verdict.kept_K.all() == isinstance(detector, NoDetection)
-    assert all(values.dtype == np.int64 for values in state.values())
-
-
-@ALL
-def test_the_order_of_the_rows_does_not_matter(detector: Detector) -> None:
-    world = Clusters(2, spread=0.4)
-    state = detector.start(20)
-    other = detector.start(20)
-    for seed in range(5):
-        uploads = world.round()
-        order = np.random.default_rng(seed).permutation(20)
-        shuffled = sent(uploads.values_KJV[order], uploads.counts_KJ[order], order.tolist())
-        state, verdict = detector.judge(state, world.globals_(), uploads)
-        other, permuted = detector.judge(other, world.globals_(), shuffled)
-        assert np.array_equal(permuted.weight_KJ, verdict.weight_KJ[order])
-        assert np.array_equal(permuted.reason_KJ, verdict.reason_KJ[order])
-        assert np.array_equal(permuted.score_K, verdict.score_K[order])
-        assert same(state, other)
-
-
-@ALL
-@pytest.mark.parametrize(
-    "shape", [(0, 3, 4), (1, 3, 4), (2, 1, 1), (5, 1, 4), (3, 10, 1), (4, 2, 0)]
-)
-@pytest.mark.parametrize("known", [False, True])
-def test_odd_shapes(detector: Detector, shape: tuple[int, int, int], known: bool) -> None:
-    uploads = sent(np.random.default_rng(0).integers(-ONE, ONE, shape))
-    globals_ = Globals(np.full(shape[1], known), np.zeros(shape[1:], np.int64))
-    _, verdict = detector.judge(detector.start(shape[0]), globals_, uploads)
-    assert len(verdict.kept_K) == shape[0]
-
-
-@ALL
-def test_a_client_without_classes_and_a_class_without_clients(detector: Detector) -> None:
-    uploads = lines([[ONE, None, None], [None, None, None], [ONE, 2 * ONE, None]])
-    assert not isinstance(detector, Farthest) or judged(detector, uploads).score_K[1] == 0
-    assert judged(detector, uploads).kept_K[1]
+def test_all_but_none_drop_liars() -> None:
+    for name, kind in DETECTORS.items():
+        world = Clusters(1)
+        uploads = with_lies(world.round(), [3, 4], LIES["sign flip"], world.rng)
+        verdict = judged(kind(), uploads)
+        assert verdict.kept_K.all() == isinstance(kind(), NoDetection), name
+        for row in np.flatnonzero((verdict.reason_KJ > 0).any(1)):
+            assert re.match(r"class(es)? \d", verdict.why(int(row)))
 
 
 @ALL
@@ -123,7 +58,6 @@ def test_the_largest_messages_do_not_overflow(detector: Detector) -> None:
     values = LIMIT - 1 - np.random.default_rng(0).integers(0, 4096, (5, 2, MAX_VALUES))
     values[0] *= -1
     verdict = judged(detector, sent(values))
-    assert verdict.score_K.min() >= 0
     if not isinstance(detector, NoDetection):
         assert np.flatnonzero(~verdict.kept_K).tolist() == [0]
 

@@ -4,6 +4,7 @@ By the nearest mean, or by linear discriminant analysis (LDA): classes are norma
 around their means with one covariance, which is the federation's where second moments were
 exchanged and otherwise the client's own. It is shrunk toward a multiple of the identity, because it
 is estimated from fewer samples than it has values: with a shrinkage of 1, LDA is the nearest mean.
+Where the means have noise for privacy, it is taken out of them first as far as it can be told.
 
 How sure the classifier is (its temperature) is fitted on the client's own training samples, with
 some doubt added: few samples that are all recognised do not make it certain.
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedrfq.learning.public.denoised_means import denoised
 from fedrfq.models.public_maps import PublicMap
 from fedrfq.prototypes.class_statistics import class_rows, covariance, unpacked
 from fedrfq.prototypes.fixed_point import Globals
@@ -58,33 +60,48 @@ def classifier(
 
 @dataclass(frozen=True)
 class CertifiedStatistics:
-    """What was certified: class means, which classes have one, and the covariance, if it was."""
+    """What was certified: class means, which classes have one, and the covariance, if it was.
+
+    `noisy` says whether clients added noise to the means.
+    """
 
     means_JV: Tensor
     present_J: Tensor
     covariance_VV: Tensor | None
+    noisy: bool = False
 
     @staticmethod
-    def of(known: Globals, classes: int, device: torch.device) -> CertifiedStatistics:
+    def of(
+        known: Globals, classes: int, device: torch.device, noisy: bool = False
+    ) -> CertifiedStatistics:
         """Return the statistics in these rows: those of the classes, then the second moments."""
         rows_RV = torch.from_numpy(known.floats()).to(device, torch.float64)
         present_R = torch.from_numpy(known.present_J).to(device)
         covariance_VV = None
         if len(rows_RV) > classes and bool(present_R[classes:].all()):
             covariance_VV = _nearest_covariance(unpacked(rows_RV[classes:]))
-        return CertifiedStatistics(rows_RV[:classes], present_R[:classes], covariance_VV)
+        return CertifiedStatistics(rows_RV[:classes], present_R[:classes], covariance_VV, noisy)
 
 
 def _discriminant(
     map_: PublicMap, known: CertifiedStatistics, z_NV: Tensor, y_N: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the weights and biases of linear scores; of unknown classes nothing is expected."""
-    means_JV = known.means_JV
+    means_JV = _means(known, z_NV, y_N)
     covariance_VV = _covariance(map_, known, z_NV, y_N)
     weight_VJ = torch.linalg.solve(covariance_VV, means_JV.mT)
     bias_J = -0.5 * (means_JV.mT * weight_VJ).sum(0)
     present_J = known.present_J
     return weight_VJ * present_J, bias_J.where(present_J, _ABSENT)
+
+
+def _means(known: CertifiedStatistics, z_NV: Tensor, y_N: Tensor) -> Tensor:
+    """Return the class means that are expected, given the client's own samples."""
+    means_JV = known.means_JV
+    if not known.noisy:
+        return means_JV
+    likely_CV = denoised(means_JV[known.present_J], _own_covariance(known, z_NV, y_N))
+    return means_JV.index_put((known.present_J,), likely_CV)
 
 
 def _scores(weight_VJ: Tensor, bias_J: Tensor, z_NV: Tensor) -> Tensor:
@@ -100,14 +117,19 @@ def _covariance(map_: PublicMap, known: CertifiedStatistics, z_NV: Tensor, y_N: 
     found_VV = known.covariance_VV
     shrinkage = map_.shrinkage or _FEDERATION_SHRINKAGE
     if found_VV is None:
-        _, means_JV = class_rows(z_NV, y_N, len(known.means_JV))
-        found_VV = covariance(z_NV, y_N, means_JV)
+        found_VV = _own_covariance(known, z_NV, y_N)
         shrinkage = map_.shrinkage or _OWN_SHRINKAGE
     spread = found_VV.diagonal().mean()
     # One sample a class has no spread at all: the nearest mean is left.
     if not spread > 0:
         return identity_VV
     return (1 - shrinkage) * found_VV + shrinkage * spread * identity_VV
+
+
+def _own_covariance(known: CertifiedStatistics, z_NV: Tensor, y_N: Tensor) -> Tensor:
+    """Return the covariance of the client's samples about the exact means of their classes."""
+    _, means_JV = class_rows(z_NV, y_N, len(known.means_JV))
+    return covariance(z_NV, y_N, means_JV)
 
 
 def _nearest_covariance(found_VV: Tensor) -> Tensor:

@@ -14,15 +14,21 @@ from fedrfq.federation.public_task import PublicTask
 from fedrfq.learning.public.classifier import CertifiedStatistics, PublicClassifier, classifier
 from fedrfq.learning.public.features import vectors
 from fedrfq.models.public_maps import PublicMap
+from fedrfq.privacy.settings import Privacy
 from fedrfq.prototypes.class_means import quantise
 from fedrfq.prototypes.class_statistics import moment_rows, statistics
 from fedrfq.prototypes.fixed_point import Globals, Precision, Uploads
 
 
-def public_task(map_: PublicMap, classes: int) -> PublicTask | None:
-    """Return what the committee is asked to do with statistics on the map; None without one."""
+def public_task(map_: PublicMap, classes: int, privacy: Privacy | None = None) -> PublicTask | None:
+    """Return what the committee is asked to do with statistics on the map; None without one.
+
+    With `privacy`, it also says how much noise is in them.
+    """
     if not map_.used:
         return None
+    if privacy is not None and not privacy.used:
+        privacy = None
     values = map_.values()
     moments = 0
     if map_.moments != "none":
@@ -35,6 +41,8 @@ def public_task(map_: PublicMap, classes: int) -> PublicTask | None:
         moments=moments,
         values=values,
         every=map_.every,
+        revocable=map_.revocable,
+        privacy=privacy,
     )
 
 
@@ -46,6 +54,7 @@ class PublicExchange:
     classes: int
     vectors: tuple[Tensor, ...]  # N × V for each client
     labels: tuple[Tensor, ...]  # as the client believes them to be
+    noisy: bool = False  # whether clients add noise to what they upload, for privacy
     # The newest statistics that classifiers were made from, and these.
     _made: dict[bytes, list[PublicClassifier]] = field(
         default_factory=dict, repr=False, compare=False
@@ -58,6 +67,8 @@ class PublicExchange:
         labels: Sequence[Ints],
         dataset: Dataset,
         device: torch.device,
+        *,
+        noisy: bool = False,
     ) -> PublicExchange:
         """Return the exchange of a partition's clients, who believe in these labels."""
         return PublicExchange(
@@ -65,6 +76,7 @@ class PublicExchange:
             len(dataset.classes),
             tuple(vectors(map_, dataset, "train", own, device) for own in partition.train),
             tuple(torch.from_numpy(own).to(device) for own in labels),
+            noisy,
         )
 
     def uploads(self, clients: Sequence[int]) -> Uploads:
@@ -92,7 +104,7 @@ class PublicExchange:
         # Statistics mostly stay as they were, and a run asks again at every checkpoint.
         if key not in self._made:
             device = self.vectors[0].device
-            certified = CertifiedStatistics.of(known, self.classes, device)
+            certified = CertifiedStatistics.of(known, self.classes, device, self.noisy)
             self._made.clear()
             self._made[key] = [
                 classifier(self.map_, certified, z_NV, y_N)

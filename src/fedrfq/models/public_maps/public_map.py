@@ -7,11 +7,16 @@ set of published weights, known by their hash.
 
 Every sample's vector is scaled to the same norm C. One sample can therefore move a sum by no more
 than C, and a mean that is longer than C is a lie.
+
+A map's values may be mostly positive; then most of a vector's length is the same for all images,
+and tells nothing. A centred map subtracts from each vector the mean of its values first. Noise in
+proportion to C then hides a sample just as well, and the classes less.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -32,6 +37,7 @@ MIN_MOMENT_BITS = 12
 # float32 holds the square of a vector's norm.
 _MAX_NORM = 8.0
 _ALMOST_0 = 1e-12
+_LEAVE = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,9 @@ class PublicMap(ABC):
         0,
         "Values that the vectors are projected to, at random; 0 keeps all",
         "0 to the map's values",
+    )
+    centred: bool = option(
+        False, "Subtract from each vector the mean of its values, before it is projected and scaled"
     )
     moments: str = option(
         "none",
@@ -71,6 +80,14 @@ class PublicMap(ABC):
     )
     every: int = option(
         0, "Rounds after which clients send their statistics again; 0 for once", "0 or more"
+    )
+    revocable: bool = option(
+        False, "Whether clients can take their statistics back; servers keep everybody's latest"
+    )
+    leave: str = option(
+        "",
+        "Clients of a simulated run that leave and are forgotten, and in which round",
+        "ROUND:CLIENT, several with spaces between them",
     )
 
     # Who made the map and under which terms; operators read this before they agree on a map.
@@ -109,6 +126,11 @@ class PublicMap(ABC):
             )
         if self.every < 0:
             raise UserError(f"public.every must not be negative, not {self.every}")
+        if self.leaving() and not self.revocable:
+            raise UserError(
+                f"public.leave = '{self.leave}', but statistics cannot be taken back: "
+                "set public.revocable = true"
+            )
 
     @property
     def used(self) -> bool:
@@ -118,6 +140,19 @@ class PublicMap(ABC):
     def due(self, round_: int) -> bool:
         """Return whether clients send statistics on the map in this round."""
         return self.used and exchange_due(round_, self.every)
+
+    def leaving(self) -> dict[int, int]:
+        """Return the round in which each client leaves, for those that do."""
+        leaving: dict[int, int] = {}
+        for pair in self.leave.split():
+            found = _LEAVE.fullmatch(pair)
+            if not found or int(found[1]) < 2 or int(found[2]) in leaving:
+                raise UserError(
+                    f"public.leave has '{pair}': expected ROUND:CLIENT, as 5:3, with a round after "
+                    "the first and each client once"
+                )
+            leaving[int(found[2])] = int(found[1])
+        return leaving
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -129,13 +164,19 @@ class PublicMap(ABC):
 
     @abstractmethod
     def raw(self, pixels_NCHW: Tensor) -> Tensor:
-        """Return the unprojected vectors of images, whose values are 0 to 255."""
+        """Return the unprojected vectors of images, whose values are 0 to 255.
+
+        It can be differentiated by the images: who has a map can look for images of a vector.
+        """
 
     def identity(self) -> str:
         """Return the name by which members of a federation know that they use the same map."""
+        name = self.fingerprint()
+        if self.centred:
+            name += ".centred"
         if self.projection:
-            return f"{self.fingerprint()}.{self.projection}"
-        return self.fingerprint()
+            name += f".{self.projection}"
+        return name
 
     def values(self) -> int:
         """Return V, the number of values of a vector as it is exchanged."""
@@ -146,13 +187,15 @@ class PublicMap(ABC):
         return float(self.norm * self.values() ** 0.5)
 
     def scaled(self, raw_NW: Tensor) -> Tensor:
-        """Return vectors as they are exchanged: projected, and of the norm C.
+        """Return vectors as they are exchanged: centred, projected, and of the norm C.
 
         An image that the map sees nothing in keeps the vector 0.
         """
         vectors = raw_NW
+        if self.centred:
+            vectors = vectors - vectors.mean(1, keepdim=True)
         if self.projection:
-            vectors = raw_NW @ self._projection(raw_NW.shape[1])
+            vectors = vectors @ self._projection(raw_NW.shape[1])
         length_N1 = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
         limit = self.norm * vectors.shape[1] ** 0.5
         scaled_NV: Tensor = vectors * (limit / length_N1.clamp_min(_ALMOST_0))

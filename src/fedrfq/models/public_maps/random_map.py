@@ -57,7 +57,6 @@ class RandomMap(PublicMap):
     def width(self) -> int:
         return self.second * _SIDE**2
 
-    @torch.no_grad()
     def raw(self, pixels_NCHW: Tensor) -> Tensor:
         side = min(pixels_NCHW.shape[2:])
         if side < _MIN_SIDE:

@@ -59,7 +59,6 @@ class ResNet18Map(PublicMap):
     def width(self) -> int:
         return ResNet18().features()
 
-    @torch.no_grad()
     def raw(self, pixels_NCHW: Tensor) -> Tensor:
         params = _weights(pixels_NCHW.device)
         batches = torch.split(pixels_NCHW, _BATCH[pixels_NCHW.device.type])

@@ -118,7 +118,7 @@ def differences(old: Federation, new: Federation) -> list[str]:
     """Return what an operator is asked to approve, one line for each difference."""
     before = _parties(old)
     after = _parties(new)
-    lines = [f"{name}: leaves" for name in before if name not in after]
+    lines = [_leaves(old, name, before[name].role) for name in before if name not in after]
     lines += [f"{name}: joins as a {after[name].role}" for name in after if name not in before]
     for name in after:
         if name in before and after[name] != before[name]:
@@ -134,6 +134,12 @@ def differences(old: Federation, new: Federation) -> list[str]:
     if new.experiment != old.experiment:
         lines.append("experiment: replaced by another one")
     return lines
+
+
+def _leaves(old: Federation, name: str, role: str) -> str:
+    if old.task.is_revocable and role == "client":
+        return f"{name}: leaves, and its statistics are forgotten"
+    return f"{name}: leaves"
 
 
 def _changed_fields(before: _Party, after: _Party) -> list[str]:

@@ -58,7 +58,11 @@ def load(folder: Path) -> Identity:
 
     Its keys must be private and valid, and the ones that federation.toml lists.
     """
-    federation = read_federation(folder / FEDERATION)
+    return identify(folder, read_federation(folder / FEDERATION))
+
+
+def identify(folder: Path, federation: Federation) -> Identity:
+    """Return the party of this folder in a federation, whose file may be elsewhere."""
     signer = read_signer(folder)
     certificate = certificates.read(folder / TLS_CERTIFICATE)
     identity = Identity(folder, federation, _party(folder, federation, signer), signer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Protocol
 
 from fedrfq.consensus.client import Client
 from fedrfq.consensus.messages import Message, Upload
@@ -18,6 +19,7 @@ from fedrfq.node.ops import status
 from fedrfq.node.ops.status import Names
 from fedrfq.node.storage.client_history import HistoryLine
 from fedrfq.node.transport.links import Links
+from fedrfq.privacy.claim import PrivacyClaim
 
 
 @dataclass(frozen=True)
@@ -70,15 +72,28 @@ class ClientStatus:
     certificate_expires: str
     # How many messages were ignored, by reason.
     ignored: Mapping[str, int]
+    # What may be claimed of the samples' privacy after all uploads so far; None without noise.
+    privacy: PrivacyClaim | None = None
+
+
+class HasClaim(Protocol):
+    """Knows what may be claimed of a client's privacy."""
+
+    def claim(self) -> PrivacyClaim:
+        """Return the claim after all uploads so far."""
+        ...
 
 
 class ClientTracker:
     """Follows a client's events for its status and metrics."""
 
-    def __init__(self, identity: Identity, client: Client, rounds: int) -> None:
+    def __init__(
+        self, identity: Identity, client: Client, rounds: int, privacy: HasClaim | None = None
+    ) -> None:
         self.identity = identity
         self.client = client
         self.rounds = rounds
+        self._privacy = privacy
         self.uploads = 0
         self.results = 0
         self.filtered = 0
@@ -113,6 +128,12 @@ class ClientTracker:
             line.round, value, line.verdict, line.score, line.weight, _why(line), line.accuracy
         )
 
+    def claim(self) -> PrivacyClaim | None:
+        """Return what may be claimed of the samples' privacy; None without noise."""
+        if self._privacy is None:
+            return None
+        return self._privacy.claim()
+
     def phase(self) -> str:
         """Return in words what the client is doing."""
         if self.finished:
@@ -144,6 +165,7 @@ class ClientTracker:
             last=self.last,
             certificate_expires=links.certificate_expires.isoformat(timespec="seconds"),
             ignored=dict(client.ignored),
+            privacy=self.claim(),
         )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any, NamedTuple
 
+from fedrfq import plugins
 from fedrfq.data import DATASETS
 from fedrfq.errors import UserError
 from fedrfq.experiment import load
@@ -150,10 +151,11 @@ class Cluster:
     def _child(self, party: int, arguments: Sequence[object]) -> Child:
         folder = self.own(party)
         if party >= 0:
-            command = fedrfq_command("server", folder, *arguments)
+            command = fedrfq_command("server", folder, *plugins.options(), *arguments)
         else:
             data = _experiment(self.federation)["data"]["name"]
-            command = fedrfq_command("client", folder, "--data", data, *arguments)
+            words = ("client", folder, "--data", data, *plugins.options(), *arguments)
+            command = fedrfq_command(*words)
         return Child(folder.name, command, folder / OUTPUT)
 
     def own(self, party: int) -> Path:

@@ -10,6 +10,7 @@ from fedrfq.node.ops.client_status import ClientTracker
 from fedrfq.node.ops.prometheus_text import Value
 from fedrfq.node.ops.status_tracker import StatusTracker
 from fedrfq.node.transport.links import Links
+from fedrfq.privacy.claim import PrivacyClaim
 
 # Metrics by name (without the prefix "fedrfq_"): what each means, and its value.
 Metrics = Mapping[str, tuple[str, Value]]
@@ -79,6 +80,20 @@ def _present_of_client(tracker: ClientTracker, driver: Driver, links: Links) -> 
         metrics["certified_round"] = ("The last certified round.", tracker.last.round)
         about = "Accuracy on this client's own test samples, in percent."
         metrics["accuracy"] = (about, tracker.last.accuracy)
+    return {**metrics, **_privacy(tracker.claim())}
+
+
+def _privacy(claim: PrivacyClaim | None) -> Metrics:
+    """Return what a client's uploads have cost; no ε where none can be claimed."""
+    if claim is None:
+        return {}
+    metrics: dict[str, tuple[str, Value]] = {
+        "privacy_uploads": ("Uploads with noise that were drawn so far.", claim.uploads)
+    }
+    if claim.epsilon is not None:
+        metrics["privacy_epsilon"] = ("The ε of all uploads so far.", claim.epsilon)
+    if claim.budget is not None:
+        metrics["privacy_budget"] = ("The ε at which uploads stop.", claim.budget)
     return metrics
 
 

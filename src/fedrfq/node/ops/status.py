@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from fedrfq.consensus.events import Decided
 from fedrfq.consensus.messages import Evidence, Kind, Message
 from fedrfq.consensus.replica import Replica
@@ -201,10 +203,10 @@ def _verdicts(federation: Federation, decided: Decided) -> _Verdicts | tuple[Non
         return None, None, None
     filtered = []
     reduced = []
-    for row, client in enumerate(clients):
+    # Mostly none, and finding that out for all clients at once takes little time.
+    for row in np.flatnonzero(verdict.reason_KJ.any(1)).tolist():
         why = verdict.why(row)
-        if not why:
-            continue
+        client = clients[row]
         score = int(verdict.score_K[row])
         weight = round(100 * verdict.share(row), 1)
         found = ReducedClient(name(federation, ~client), score, weight, why)

@@ -45,6 +45,7 @@ from fedrfq.node.storage.write_ahead_log import DiskFull
 
 LOG = "audit.log"
 BODIES = "bodies.bin"
+_INPUTS = frozenset((Upload, ChangeProposal))
 
 
 class AuditWriter:
@@ -89,7 +90,7 @@ class AuditWriter:
         """Remember a persisted message if it may belong to a round yet to be written."""
         # Uploads and parts go by their digests, because that is how sets and records name them.
         body = message.body
-        if isinstance(body, Upload | ChangeProposal):
+        if type(body) in _INPUTS:
             self._inputs[message.digest] = message
         elif isinstance(body, Part):
             self._parts[part_digest(body.what, body.content)] = body
@@ -116,11 +117,15 @@ class AuditWriter:
         if self._open is not None and self._open.certificate.record.round < record.round:
             self._write(self._open)
         if decided.outcome is not None:
-            for what, content in zip(OUTCOME, decided.outcome, strict=True):
+            named = zip(OUTCOME, decided.outcome, record.outcome(), strict=True)
+            for what, content, digest in named:
+                # What was logged before our vote is here already, and need not be hashed again.
+                if digest in self._parts or digest in EMPTY_PARTS:
+                    continue
                 # By its own digest: a client's outcome has no state.
-                digest = part_digest(what, content)
-                if digest not in self._parts and digest not in EMPTY_PARTS:
-                    self._parts[digest] = Part(record.round, what, content)
+                own = part_digest(what, content)
+                if own not in EMPTY_PARTS:
+                    self._parts[own] = Part(record.round, what, content)
         if decided.lists:
             self._lists[record] = decided.lists
         self._open = decided

@@ -45,10 +45,16 @@ def write(path: Path, content: bytes, mode: int = 0o644) -> None:
     """Write a new file and wait until it is on the disk; refuse to touch one that exists."""
     # Created with its final mode: a secret is not readable for others even for a moment.
     try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            # Half a file would be in the way of the next try.
+            path.unlink()
+            raise
     except FileExistsError:
         raise _exists(path) from None
     except OSError as error:

@@ -56,6 +56,7 @@ class WriteAheadLog:
             self._begin_file(1, 1)
         else:
             self._head = contents.header
+            self._seed = contents.header.seed
             self._check = contents.check
             self._end = contents.end
             self._handle = os.open(contents.files[-1], os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -117,7 +118,7 @@ class WriteAheadLog:
             is_empty = self._end <= segments.HEADER
             if not is_empty and self._end + segments.HEAD + len(payload) > self._segment_bytes:
                 self._begin_file(self._head.number + 1, self._head.first)
-            data, check = segments.batch(self._head.seed, self._check, payload)
+            data, check = segments.batch(self._seed, self._check, payload)
             disk.write(self._handle, data)
         # Only after the sync: these describe what is on the disk.
         self._check = check
@@ -191,6 +192,7 @@ class WriteAheadLog:
             os.close(self._handle)
         self._handle = handle
         self._head = head
+        self._seed = head.seed
         self._check = check
         self._end = end
 

@@ -10,6 +10,7 @@ from fedrfq.consensus.sizes import sizes_of
 from fedrfq.consensus.wire import Sizes
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.reconfiguration import max_successor_bytes
+from fedrfq.federation.retained import MARK
 from fedrfq.prototypes.fixed_point import size
 
 KIB = 1 << 10
@@ -112,6 +113,8 @@ def _upload_bytes(federation: Federation) -> int:
     if task.public is None:
         return rows
     public = size(np.array([task.public.rows]), task.public.values, task.public.precision)
+    if task.is_revocable:
+        public += len(MARK)
     return max(rows, public)
 
 

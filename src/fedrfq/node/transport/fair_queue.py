@@ -6,7 +6,7 @@ peer's frames, like all that follows from them, comes out of that peer's own tur
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import deque
 from collections.abc import Container
 
 from fedrfq.consensus.events import Event
@@ -24,29 +24,28 @@ class FairQueue:
     """One queue per peer, from which events and frames are taken in turn, one at a time.
 
     A peer that sends a lot delays only itself. Couriers get the space of a server, because they
-    carry the uploads of many clients.
+    carry the uploads of many clients. There is something to take while there are `turns`.
     """
 
     def __init__(self, couriers: Container[int] = ()) -> None:
         self._couriers = couriers
-        self._queues: defaultdict[int, deque[tuple[Event | bytes, int]]] = defaultdict(deque)
-        self._bytes: Counter[int] = Counter()
-        # Bytes that a peer has saved up for its next frame, which is larger than a turn.
-        self._saved: Counter[int] = Counter()
+        self._queues: dict[int, _PeerQueue] = {}
         # Every peer with a non-empty queue is in here exactly once.
-        self._turns: deque[int] = deque()
+        self.turns: deque[_PeerQueue] = deque()
 
     def put(self, peer: int, item: Event | bytes, size: int = 0) -> bool:
         """Add an event or a frame and tell whether there was room for it."""
-        queue = self._queues[peer]
+        queue = self._queues.get(peer)
+        if queue is None:
+            queue = self._queues[peer] = _PeerQueue(peer, self._max_bytes(peer))
         # What there is room for does not depend on the item's size: an upload may be larger than
         # the bound, and transport has bounded the frame already.
-        if self._bytes[peer] >= self._max_bytes(peer):
+        if queue.bytes >= queue.max_bytes:
             return False
-        if not queue:
-            self._turns.append(peer)
-        queue.append((item, size))
-        self._bytes[peer] += size
+        if not queue.items:
+            self.turns.append(queue)
+        queue.items.append((item, size))
+        queue.bytes += size
         return True
 
     def _max_bytes(self, peer: int) -> int:
@@ -56,28 +55,40 @@ class FairQueue:
 
     def take(self) -> tuple[int, Event | bytes]:
         """Remove and return the next item that a peer's turn is enough for, with the peer."""
+        turns = self.turns
         while True:
-            peer = self._turns.popleft()
-            queue = self._queues[peer]
-            item, size = queue[0]
-            if size <= self._saved[peer] + TURN_BYTES:
+            queue = turns.popleft()
+            item, size = queue.items[0]
+            if size <= queue.saved + TURN_BYTES:
                 break
-            self._saved[peer] += TURN_BYTES
-            self._turns.append(peer)
-        queue.popleft()
-        self._bytes[peer] -= size
-        self._saved[peer] = 0
-        if queue:
-            self._turns.append(peer)
-        return peer, item
+            queue.saved += TURN_BYTES
+            turns.append(queue)
+        queue.items.popleft()
+        queue.bytes -= size
+        queue.saved = 0
+        if queue.items:
+            turns.append(queue)
+        return queue.peer, item
 
     def forget(self, peer: int) -> None:
         """Remove all that a peer has sent."""
-        if self._queues[peer]:
-            self._turns.remove(peer)
-        self._queues[peer].clear()
-        self._bytes[peer] = 0
-        self._saved[peer] = 0
+        queue = self._queues.pop(peer, None)
+        if queue is not None and queue.items:
+            self.turns.remove(queue)
 
-    def __bool__(self) -> bool:
-        return bool(self._turns)
+
+class _PeerQueue:
+    """What one peer has sent, its size in bytes, and the most that it may be.
+
+    `saved` are the bytes that the peer has saved up for its next frame, which is larger than a
+    turn.
+    """
+
+    __slots__ = ("bytes", "items", "max_bytes", "peer", "saved")
+
+    def __init__(self, peer: int, max_bytes: int) -> None:
+        self.peer = peer
+        self.max_bytes = max_bytes
+        self.items: deque[tuple[Event | bytes, int]] = deque()
+        self.bytes = 0
+        self.saved = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import Counter
-from typing import Protocol
+from typing import Protocol, cast
 
 from fedrfq.node.transport.budget import Budget
 from fedrfq.node.transport.frames import EMPTY, HEADER, Frames, Oversized, header
@@ -67,8 +67,8 @@ class Link(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake if this end has dialled."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not asserted: transports of other event loops are no subclasses of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
         self._owner.on_open(self)
         if self.dialled is not None:
             self._tls.handshake()
@@ -92,7 +92,9 @@ class Link(asyncio.BufferedProtocol):
         except ssl.SSLError:
             self.drop("no handshake" if self.peer is None else "broken TLS")
         else:
-            self._write(self._tls.outgoing())
+            answer = self._tls.outgoing()
+            if answer:
+                self._write(answer)
             self._charge(frames, size)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -129,14 +131,16 @@ class Link(asyncio.BufferedProtocol):
         """Take the other end to be this party, and count what it sends against its budget."""
         self.peer = peer
         self._budget = budget
+        self._max_unread = budget.pace.queue_bytes
         self._frames = Frames(budget.pace.frame_bytes)
 
     def _charge(self, frames: int, size: int) -> None:
         """Charge the peer's budget, and stop reading for as long as it is overdrawn."""
         if self.peer is None or self.closed:
             return
-        self._owner.counts["frames in"] += frames
-        self._owner.counts["bytes in"] += size
+        counts = self._owner.counts
+        counts["frames in"] += frames
+        counts["bytes in"] += size
         wait_s = self._budget.spend(frames, size, self.heard_at)
         # While nothing is read, the kernel's buffers fill up and TCP slows the peer down.
         if wait_s and self._transport is not None:
@@ -184,7 +188,7 @@ class Link(asyncio.BufferedProtocol):
             self._drop_if_slow()
 
     def _drop_if_slow(self) -> None:
-        if self.peer is not None and self.unread > self._budget.pace.queue_bytes:
+        if self.peer is not None and self.unread > self._max_unread:
             self.drop("slow")
 
     @property

@@ -33,6 +33,9 @@ class TlsStream:
 
     def outgoing(self) -> bytes:
         """Return what is to be sent to the other end."""
+        # Mostly nothing, and asking is cheaper than reading.
+        if not self._out.pending:
+            return b""
         return self._out.read()
 
     def handshake(self) -> bool:

@@ -17,6 +17,10 @@ What disagrees less is not accused. Its influence is limited instead, by the rul
 brings along (`rules/bounded.py`). That also serves where a class has too few holders to accuse
 anybody: who shares a class with no more than m others has no proven disagreement at all.
 
+Where clients add noise for their samples' privacy, two of them may also disagree by what the noise
+of both explains. That too depends on their two uploads alone. A liar can buy room by claiming few
+samples, but then it weighs little.
+
 Limits: lies within the honest spread are only bounded, and with more than m liars nothing is
 promised. Of a class that nobody else sent nothing can be proven: `lone` decides about it, by
 default whether it lies on top of another class (`lone_classes.py`).
@@ -40,7 +44,13 @@ from fedrfq.robust.detectors.detector import (
     State,
     Verdict,
 )
-from fedrfq.robust.detectors.disagreement import allowed, disagreements, partners, proven
+from fedrfq.robust.detectors.disagreement import (
+    allowed,
+    disagreements,
+    explained,
+    partners,
+    proven,
+)
 from fedrfq.robust.distances import LEAST, isqrt
 from fedrfq.robust.rules import RULES, Rule
 from fedrfq.robust.rules.bounded import Bounded
@@ -68,6 +78,7 @@ class AdaptiveDetector(Detector):
     lone: str = option("apart", LONE_WORDS, one_of(LONE))
 
     exact: ClassVar[bool] = True
+    knows_noise: ClassVar[bool] = True
 
     def start(self, clients: int) -> State:
         return {"record": np.full(clients, UNIT, np.int64)}
@@ -101,7 +112,9 @@ class AdaptiveDetector(Detector):
         # would be that of the honest client that agrees best.
         if (partners(uploads) > liars).sum() <= 2 * liars:
             return np.zeros(len(uploads.clients), np.int64)
-        proven_K = proven(disagreements(uploads), liars)
+        disagreement_KK = disagreements(uploads)
         # Differences of a step of the grid in every value are rounding.
         rounding = uploads.precision.step * int(isqrt(np.array(uploads.values_KJV.shape[2])))
-        return proven_K * UNIT // max(allowed(proven_K, liars), rounding, LEAST)
+        most = max(allowed(proven(disagreement_KK, liars), liars), rounding, LEAST)
+        # Noise may explain more than that, of some pairs.
+        return proven(disagreement_KK * UNIT // np.maximum(explained(uploads), most), liars)

@@ -119,6 +119,9 @@ class Detector(ABC):
     # Whether any two servers that saw the same uploads decide the same bytes. Each class says so
     # for itself, and it is not inherited: only then may more than one server decide by it.
     exact: ClassVar[bool] = False
+    # Whether it allows for the noise that clients add for their samples' privacy
+    # (`uploads.noise`). Others would take honest noise for lies, so they are not used with it.
+    knows_noise: ClassVar[bool] = False
 
     lone: str = option("keep", LONE_WORDS, one_of(LONE))
     clip: bool = option(True, CLIP)

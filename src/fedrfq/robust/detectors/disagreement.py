@@ -18,6 +18,7 @@ import numpy as np
 
 from fedrfq.prototypes.fixed_point import Ints, Uploads
 from fedrfq.robust.distances import Points, isqrt
+from fedrfq.robust.honest_noise import SPARE_BITS, noise_squares
 
 
 def disagreements(uploads: Uploads) -> Ints:
@@ -36,6 +37,18 @@ def disagreements(uploads: Uploads) -> Ints:
     classes_KK = (common_KJ @ common_KJ.T).astype(np.int64)
     mean_KK = apart_KK // np.maximum(classes_KK, 1)
     return isqrt(mean_KK) << points.shift
+
+
+def explained(uploads: Uploads) -> Ints:
+    """Return the disagreement of any two clients that the noise of both explains; 0 without noise.
+
+    It depends on these two uploads alone as well. It is that of twice the usual noise, because
+    noise is sometimes more, and honest clients do not agree without it either.
+    """
+    common_KJ = uploads.held_KJ.astype(np.int64)
+    noise_KK = 2 * noise_squares(uploads) @ common_KJ.T
+    classes_KK = np.maximum(common_KJ @ common_KJ.T, 1)
+    return isqrt((noise_KK + noise_KK.T) // classes_KK) << SPARE_BITS // 2
 
 
 def partners(uploads: Uploads) -> Ints:

@@ -17,6 +17,7 @@ class NoDetection(Detector):
     """Keeps every upload, with a score of 0."""
 
     exact: ClassVar[bool] = True
+    knows_noise: ClassVar[bool] = True
 
     clip: bool = option(False, CLIP)
 

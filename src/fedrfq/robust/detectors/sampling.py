@@ -16,6 +16,9 @@ more samples they have: raise `limit` for them.
 Of many samples, means differ by less than a step of a coarse grid. Most uploads then equal the
 median, and nothing at all would be usual. So what is usual is at least two values that were rounded
 the other way.
+
+Clients may add noise for their samples' privacy. Its scale is known, and what it does to an upload
+of n samples and to the median of the class is added to what is usual for that upload.
 """
 
 from __future__ import annotations
@@ -37,10 +40,9 @@ from fedrfq.robust.detectors.detector import (
     State,
     Verdict,
 )
+from fedrfq.robust.honest_noise import SPARE_BITS, noise_squares
 
 _MIN_HOLDERS = 3
-# Squares lose so many bits, which are far below a value's rounding, to leave room for counts.
-_SPARE_BITS = 16
 _PERCENT = 100
 _MAX_LIMIT = 1_000_000
 _MAX_SCORE = 2**62
@@ -53,6 +55,7 @@ class Sampling(Detector):
     """Drops a client if one of its classes is too far off; the score is the ratio in percent."""
 
     exact: ClassVar[bool] = True
+    knows_noise: ClassVar[bool] = True
 
     clip: bool = option(False, CLIP)
     limit: int = option(
@@ -69,7 +72,9 @@ class Sampling(Detector):
     def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:
         spread_KJ = _spreads(uploads)
         judged_KJ = uploads.held_KJ & (uploads.held_KJ.sum(0) >= _MIN_HOLDERS)
-        usual_KJ = np.maximum(_rounding(uploads), max(_usual(spread_KJ, judged_KJ), 1))
+        noise_KJ = _noise(uploads)
+        sampled_KJ = np.maximum(spread_KJ - noise_KJ, 0)
+        usual_KJ = np.maximum(_rounding(uploads), max(_usual(sampled_KJ, judged_KJ), 1)) + noise_KJ
         # Python's whole numbers have no end: a spread may have 62 bits before it is multiplied.
         percent_KJ = _PERCENT * np.where(judged_KJ, spread_KJ, 0).astype(object) // usual_KJ
         score_K = np.minimum(percent_KJ.max(1, initial=0), _MAX_SCORE).astype(np.int64)
@@ -84,7 +89,7 @@ def _spreads(uploads: Uploads) -> Ints:
     """Return n·d² of every upload and class; 0 for classes that a client does not hold."""
     difference_KJV = uploads.values_KJV - median(uploads)
     square_KJ = np.einsum("kjv,kjv->kj", difference_KJV, difference_KJV)
-    spread_KJ: Ints = (square_KJ >> _SPARE_BITS) * uploads.counts_KJ
+    spread_KJ: Ints = (square_KJ >> SPARE_BITS) * uploads.counts_KJ
     return spread_KJ
 
 
@@ -93,10 +98,19 @@ def _rounding(uploads: Uploads) -> Ints:
 
     Claims of more samples than those of the class's median holder buy nothing.
     """
-    square = _ROUNDED_VALUES * uploads.precision.step**2 >> _SPARE_BITS
+    square = _ROUNDED_VALUES * uploads.precision.step**2 >> SPARE_BITS
     most_J = lower_medians(uploads.counts_KJ)
     rounding_KJ: Ints = square * np.minimum(uploads.counts_KJ, most_J)
     return rounding_KJ
+
+
+def _noise(uploads: Uploads) -> Ints:
+    """Return n·d² of uploads that differ from the median by what noise does to both."""
+    square_KJ = noise_squares(uploads)
+    # That of the median is no more than that of the class's median holder.
+    median_J = np.where(square_KJ.any(0), lower_medians(square_KJ), 0)
+    noise_KJ: Ints = (square_KJ + median_J) * uploads.counts_KJ
+    return noise_KJ
 
 
 def _usual(spread_KJ: Ints, judged_KJ: Bools) -> int:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from fedrfq.errors import UserError, did_you_mean
+from fedrfq.experiment.experiment import tracker_names
 from fedrfq.runs.trackers.mlflow import MLflow
 from fedrfq.runs.trackers.tensorboard import TensorBoard
 from fedrfq.runs.trackers.tracker import Tracker
 from fedrfq.runs.trackers.trackio import Trackio
 from fedrfq.runs.trackers.wandb import WeightsAndBiases
 
-TRACKERS: Mapping[str, type[Tracker[Any]]] = {
+TRACKERS: dict[str, type[Tracker[Any]]] = {
     "tensorboard": TensorBoard,
     "mlflow": MLflow,
     "wandb": WeightsAndBiases,
@@ -20,9 +20,9 @@ TRACKERS: Mapping[str, type[Tracker[Any]]] = {
 }
 
 
-def trackers(names: str) -> list[Tracker[Any]]:
+def trackers(track: str) -> list[Tracker[Any]]:
     """Return the trackers that `track` names; their packages must be installed."""
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    wanted = tracker_names(track)
     for name in wanted:
         if name not in TRACKERS:
             raise UserError(

@@ -40,7 +40,8 @@ class Tracker(Callback, ABC, Generic[T]):
     that are trained side by side have one each.
     """
 
-    package: ClassVar[str]
+    # The package that it needs; a tracker of one's own may need none.
+    package: ClassVar[str] = ""
 
     def __init__(self) -> None:
         self._open: dict[Path, T] = {}
@@ -48,7 +49,7 @@ class Tracker(Callback, ABC, Generic[T]):
     @classmethod
     def installed(cls) -> bool:
         """Return whether the package that it needs is there."""
-        return find_spec(cls.package) is not None
+        return not cls.package or find_spec(cls.package) is not None
 
     @abstractmethod
     def open(self, run: RecordedRun) -> T:

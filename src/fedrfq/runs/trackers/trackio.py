@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from fedrfq.runs.recorded_run import RecordedRun
-from fedrfq.runs.trackers.tracker import Tracker, settings
+from fedrfq.runs.trackers.init_tracker import InitTracker
 
 
-class Trackio(Tracker[Any]):
+class Trackio(InitTracker):
     """Writes a run of Trackio on this machine; nothing is sent."""
 
     package = "trackio"
@@ -18,19 +17,4 @@ class Trackio(Tracker[Any]):
         """Begin the run, or go on with the one of that name."""
         import trackio
 
-        return trackio.init(
-            project=run.experiment.name,
-            name=run.path.name,
-            group=run.experiment.name,
-            config=settings(run),
-            resume="allow",
-            embed=False,
-        )
-
-    def log(self, opened: Any, number: int, figures: Mapping[str, float]) -> None:
-        """Log the figures with the round as their step."""
-        opened.log(dict(figures), step=number)
-
-    def close(self, opened: Any, status: str) -> None:
-        """Finish the run."""
-        opened.finish()
+        return trackio.init(**self.about(run), embed=False)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from fedrfq.runs.recorded_run import RecordedRun
-from fedrfq.runs.trackers.tracker import Tracker, settings
+from fedrfq.runs.trackers.init_tracker import InitTracker
 
 
-class WeightsAndBiases(Tracker[Any]):
+class WeightsAndBiases(InitTracker):
     """Writes a run of Weights & Biases; nothing is sent unless WANDB_MODE says online."""
 
     package = "wandb"
@@ -20,21 +19,13 @@ class WeightsAndBiases(Tracker[Any]):
         import wandb
 
         return wandb.init(
-            project=run.experiment.name,
-            name=run.path.name,
+            **self.about(run),
             id=run.path.name,
-            group=run.experiment.name,
-            config=settings(run),
             dir=str(run.path),
             mode=os.environ.get("WANDB_MODE", "offline"),
-            resume="allow",
             reinit="create_new",
             settings=wandb.Settings(silent=True, console="off", disable_git=True, save_code=False),
         )
-
-    def log(self, opened: Any, number: int, figures: Mapping[str, float]) -> None:
-        """Log the figures with the round as their step."""
-        opened.log(dict(figures), step=number)
 
     def close(self, opened: Any, status: str) -> None:
         """Finish the run."""

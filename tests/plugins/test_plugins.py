@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import fedrfq
 from fedrfq import plugins
+from fedrfq.api.new_plugin import write
 from fedrfq.errors import UserError
 from fedrfq.experiment import from_table
 from fedrfq.files import toml
 from fedrfq.flower.trust import experiment_of
-from fedrfq.plugins import PluginMissing
+from fedrfq.plugins import PluginMissing, known
 from fedrfq.report import comparison_page
 from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.rules import RULES
@@ -27,15 +28,6 @@ from support.outside import LARGEST, PULL, new_process, written
 TINY = ["clients=4", "rounds=2", "model.name=mlp", "partition.shots=4", "partition.test_shots=3"]
 # A plugin that tells when its code runs.
 TELLING = "open({marker!r}, 'w').close()\n" + PULL
-
-
-@pytest.fixture(autouse=True)
-def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Give each test a configuration folder of its own, and leave no plugin behind."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    new_process()
-    yield
-    new_process()
 
 
 def trained(tmp_path: Path, *more: str) -> Path:
@@ -52,7 +44,7 @@ def trained(tmp_path: Path, *more: str) -> Path:
 def test_a_run_records_its_plugin_and_every_command_finds_it_again(tmp_path: Path) -> None:
     run = trained(tmp_path)
     recorded = toml.read(run / "experiment.toml")["plugins"]
-    sha256 = plugins.hashlib.sha256(PULL.encode()).hexdigest()
+    sha256 = hashlib.sha256(PULL.encode()).hexdigest()
     assert recorded == [{"name": "pull.py", "sha256": sha256}]
     (tmp_path / "pull.py").unlink()
     for word in ("show", "resume"):
@@ -171,7 +163,7 @@ def test_no_code_runs_because_a_folder_says_so(tmp_path: Path) -> None:
     run = trained(tmp_path, "committee.name=simulated")
     marker = tmp_path / "ran"
     text = TELLING.format(marker=str(marker))
-    sha256 = plugins.hashlib.sha256(text.encode()).hexdigest()
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
     for name in ("pull.py", f"{sha256}.py", f"plugins/{sha256}.py"):
         (run / name).parent.mkdir(exist_ok=True)
         written(run, name, text)
@@ -308,7 +300,7 @@ def test_a_plugin_that_cannot_be_used_is_refused_in_one_line(
     with pytest.raises(UserError, match=why) as caught:
         fedrfq.load_plugin(written(tmp_path, "mine.py", text))
     assert "\n" not in str(caught.value)
-    assert not plugins._OWNERS
+    assert not known.OWNERS
 
 
 def test_two_plugins_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -371,3 +363,41 @@ def test_a_server_step_must_be_declared(tmp_path: Path) -> None:
     fedrfq.load_plugin(written(tmp_path, "pull.py", PULL + step))
     with pytest.raises(UserError, match="declare `trains_server = True`"):
         fedrfq.load(sets=["method.name=pull"])
+
+
+# What plugins may give that is not as it should
+
+
+def test_a_partition_that_leaves_a_client_with_nothing_is_named(tmp_path: Path) -> None:
+    text = """
+from dataclasses import dataclass
+import numpy as np
+import fedrfq
+from fedrfq.data.partition import Partition
+
+@fedrfq.register("partition", "uneven")
+@dataclass(frozen=True)
+class Uneven:
+    def deal(self, dataset, clients, rng):
+        own = [np.arange(20)] * (clients - 1) + [np.arange(0)]
+        return Partition.of(dataset, own, own)
+"""
+    path = written(tmp_path, "uneven.py", text)
+    words = ("run", "--plugin", path, "--set", "partition.name=uneven", "--set", "clients=3")
+    error = command(*words, "--out", tmp_path / "runs", expect=2).stderr
+    assert "the partition Uneven gives client 2 0 training and 0 test samples" in error
+    written(tmp_path, "uneven.py", text.replace("(clients - 1)", "clients"))
+    new_process()
+    error = command(*words, "--out", tmp_path / "runs", expect=2).stderr
+    assert "the partition Uneven must deal to 3 clients" in error
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_tracker_of_ones_own_is_recorded_and_changes_no_hash(tmp_path: Path) -> None:
+    write("tracker", "lines", tmp_path)
+    fedrfq.load_plugin(tmp_path / "lines.py")
+    plain = fedrfq.load(sets=TINY)
+    watched = fedrfq.load(sets=[*TINY, "track=lines"])
+    assert [row["name"] for row in watched.table()["plugins"]] == ["lines.py"]
+    assert watched.hash() == plain.hash()
+    assert "lines" in command("list", "trackers").stdout

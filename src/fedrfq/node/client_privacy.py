@@ -1,0 +1,127 @@
+"""What one client on a network promises its samples, and what it has spent of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedrfq.errors import UserError, did_you_mean
+from fedrfq.experiment import Experiment
+from fedrfq.federation.public_task import PublicTask
+from fedrfq.files.atomic import reporting_write_errors, write_atomically
+from fedrfq.files.regular import read_text
+from fedrfq.learning.public.exchange import PublicExchange
+from fedrfq.learning.public.noisy_exchange import NoisyExchange
+from fedrfq.node.local_dataset import LocalDataset
+from fedrfq.node.logs import log_event
+from fedrfq.privacy.accountant import check_installed
+from fedrfq.privacy.claim import PrivacyClaim, check_budget, claim
+from fedrfq.privacy.drawn_uploads import FOLDER, DrawnUploads
+from fedrfq.prototypes.fixed_point import Bools, Uploads
+
+# The classes that a client declared, one name a line. They stay as they are: leaving one out
+# because its samples are gone would tell that they are.
+DECLARED = "classes.txt"
+_MAX_BYTES = 1 << 22
+# The only client of a folder, whatever its number is in this run.
+_ME = 0
+
+
+@dataclass(frozen=True)
+class ClientPrivacy:
+    """The settings, the classes that the client declared, and all that it ever drew.
+
+    What it drew in earlier runs of the federation counts as well.
+    """
+
+    task: PublicTask
+    declared_J: Bools
+    drawn: DrawnUploads
+    run: str
+    uncovered: str = ""
+
+    @staticmethod
+    def of(
+        experiment: Experiment,
+        task: PublicTask,
+        local: LocalDataset,
+        home: Path,
+        run: str,
+        names: Sequence[str] = (),
+    ) -> ClientPrivacy:
+        """Return the privacy of the client whose folder is `home`; `names` are its classes."""
+        uncovered = experiment.uncovered()
+        if not uncovered:
+            check_installed()
+            check_budget(experiment.privacy)
+        declared_J = _declared(experiment, local, home / FOLDER, names)
+        return ClientPrivacy(task, declared_J, DrawnUploads(home / FOLDER), run, uncovered)
+
+    def upload(self, exchange: PublicExchange, number: int) -> Uploads:
+        """Return the client's upload of a round; it has no class once the budget is spent."""
+        noisy = NoisyExchange(exchange, self.task, [self.declared_J], self.drawn, self.run)
+        sent = noisy.uploads([_ME], [_ME], number)
+        made = self.claim()
+        if not sent.held_KJ.any():
+            log_event("the privacy budget is spent: no class is uploaded", "warning", round=number)
+        log_event("privacy", round=number, claim=str(made), uploads=made.uploads)
+        return sent
+
+    def claim(self) -> PrivacyClaim:
+        """Return what may be claimed of all uploads so far."""
+        assert self.task.privacy is not None
+        return claim(self.task.privacy, self.drawn.of(_ME), self.uncovered)
+
+
+def _declared(
+    experiment: Experiment, local: LocalDataset, folder: Path, names: Sequence[str]
+) -> Bools:
+    """Return the classes that are uploaded.
+
+    All of them, if the federation says so, or the client declared none and has samples of its own:
+    what it happens to have must not show. A share of a known dataset is known to everybody.
+    """
+    classes = local.dataset.classes
+    if experiment.privacy.classes == "all":
+        if names:
+            raise UserError(
+                "--classes: the federation agreed that every client uploads all classes, with"
+                " samples or without (privacy.classes = 'all'); leave it out"
+            )
+        return np.ones(len(classes), np.bool_)
+    declared = _remembered(folder, names)
+    for name in declared:
+        if name not in classes:
+            raise UserError(
+                f"--classes names {name!r}, which is none of the federation's"
+                f"{did_you_mean(name, classes)}: they are {', '.join(classes)}"
+            )
+    if declared:
+        return np.isin(classes, declared)
+    if local.common is None:
+        return np.ones(len(classes), np.bool_)
+    return np.isin(np.arange(len(classes)), local.partition.classes[0])
+
+
+def _remembered(folder: Path, names: Sequence[str]) -> list[str]:
+    """Return the classes declared now or at an earlier start; they cannot be changed."""
+    path = folder / DECLARED
+    if not path.exists():
+        if names:
+            with reporting_write_errors(folder):
+                folder.mkdir(mode=0o700, exist_ok=True)
+            write_atomically(path, "".join(f"{name}\n" for name in names).encode())
+        return list(names)
+    try:
+        before = read_text(path, _MAX_BYTES).splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}): restore it") from error
+    if names and list(names) != before:
+        raise UserError(
+            f"--classes names {', '.join(names)}, but {path} says that this client declared"
+            f" {', '.join(before)}: a change would tell others about its samples; leave it out"
+        )
+    return before

@@ -1,0 +1,112 @@
+"""Plugin files: loaded because the user names them, and remembered by their hash."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from fedrfq.errors import UserError
+from fedrfq.files import regular
+from fedrfq.files.atomic import write_atomically
+from fedrfq.plugins.known import LOADED, Plugin, check_rivals, given
+from fedrfq.plugins.loading import loading
+from fedrfq.plugins.packages import load_installed
+
+# What the modules that plugin files become are named by.
+MODULE_PREFIX = "fedrfq_plugin_"
+_MAX_BYTES = 1 << 20  # of a plugin file
+# The files that the user has named, as a command line names them again.
+FILES: list[str] = []
+
+
+def load_plugin(path: Path | str) -> Plugin:
+    """Load a plugin file because the user names it, and remember it for later commands."""
+    path = Path(path)
+    content = _read(path)
+    # Packages first: one that takes the same name is a rival that must be known.
+    load_installed()
+    plugin = given(_load(path.name, content, path))
+    check_rivals(plugin)
+    plugin.activate()
+    _remember(plugin.sha256, content)
+    FILES.append(str(path))
+    return plugin
+
+
+def options() -> list[str]:
+    """Return the options by which a command gets the same plugin files."""
+    return [word for path in dict.fromkeys(FILES) for word in ("--plugin", path)]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return regular.read_bytes(path, _MAX_BYTES, links=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot read the plugin {path}: {error.strerror}: check the path, or make it a package"
+        ) from error
+
+
+def _load(name: str, content: bytes, path: Path) -> Plugin:
+    """Run a plugin's file, once for the same bytes, and return what it registers."""
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 in LOADED and LOADED[sha256].entries:
+        return LOADED[sha256]
+    plugin = Plugin(name, sha256)
+    module = ModuleType(f"{MODULE_PREFIX}{sha256[:16]}")
+    module.__file__ = str(path)
+    # Dataclasses look up the types of their fields there.
+    sys.modules[module.__name__] = module
+    with loading(plugin, str(path)):
+        # Exactly the bytes that were hashed: the file may have changed since.
+        exec(compile(content, str(path), "exec"), module.__dict__)
+    if not plugin.entries:
+        raise UserError(
+            f"{path} registers nothing: call fedrfq.register(KIND, NAME, …) in it, as "
+            "docs/guides/plugins.md shows"
+        )
+    LOADED[sha256] = plugin
+    return plugin
+
+
+def remembered_folder() -> Path:
+    """Return where copies of the files lie that this user has given, each named by its hash."""
+    if sys.platform == "win32":
+        base = os.environ.get("APPDATA") or Path.home() / "AppData" / "Roaming"
+    else:
+        base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    # What is remembered may run, so it never lies below the current folder, whoever's that is.
+    if not Path(base).is_absolute():
+        base = Path.home() / ".config"
+    return Path(base) / "fedrfq" / "plugins"
+
+
+def remembered(sha256: str) -> Path:
+    """Return where the copy of a file with this hash lies, if there is one."""
+    return remembered_folder() / f"{sha256}.py"
+
+
+def _remember(sha256: str, content: bytes) -> None:
+    path = remembered(sha256)
+    if path.is_file():
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(path, content)
+    except (OSError, UserError):
+        # A home that cannot be written to: later commands need --plugin again.
+        return
+
+
+def recalled(name: str, sha256: str) -> Plugin | None:
+    """Return the plugin of a file with these bytes that the user gave before, if there is one."""
+    path = remembered(sha256)
+    if not path.is_file():
+        return None
+    content = _read(path)
+    if hashlib.sha256(content).hexdigest() != sha256:
+        return None
+    return _load(name, content, path)

@@ -1,0 +1,73 @@
+"""What experiments say about plugins: claims, compared with what is known on this machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from fedrfq.errors import UserError
+from fedrfq.plugins.files import recalled, remembered
+from fedrfq.plugins.known import GIVEN, LOADED, Plugin
+from fedrfq.plugins.packages import broken, load_installed
+
+_MAX_ROWS = 64  # of plugins that one experiment may name
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+class PluginMissing(UserError):
+    """An experiment needs a plugin that is not known here, or not in this version."""
+
+
+def recall(rows: object, exact: bool = True) -> None:
+    """Load the plugins that an experiment records, where the user has given or installed them.
+
+    Raise PluginMissing where one is not known here. With `exact`, another version that the user
+    gave instead is refused; without, it will do where the recorded one is not known.
+    """
+    for name, sha256 in _checked(rows):
+        load_installed()
+        now = GIVEN.get(name)
+        if exact and now is not None and now.sha256 != sha256:
+            raise PluginMissing(_changed(name, sha256, now))
+        known = LOADED.get(sha256) or recalled(name, sha256) or now
+        if known is None:
+            raise PluginMissing(_missing(name, sha256))
+        if known.sha256 == sha256:
+            # The same bytes under another name are the same plugin, and the same run.
+            known.name = name
+        known.activate()
+
+
+def _checked(rows: object) -> Iterator[tuple[str, str]]:
+    """Yield name and hash of each recorded plugin; the rows may come from anybody's file."""
+    if not isinstance(rows, list) or len(rows) > _MAX_ROWS:
+        raise UserError(f"plugins must be a list of at most {_MAX_ROWS} tables: restore the file")
+    for row in rows:
+        name = row.get("name") if isinstance(row, Mapping) else None
+        sha256 = row.get("sha256") if isinstance(row, Mapping) else None
+        if not isinstance(name, str) or not name.isprintable() or len(name) > 200:
+            raise UserError("a plugin's name must be a line of text: restore the file")
+        if not isinstance(sha256, str) or not _HASH.fullmatch(sha256):
+            raise UserError(f"plugin {name}: sha256 must be 64 hexadecimal digits")
+        yield name, sha256
+
+
+def _changed(name: str, sha256: str, now: Plugin) -> str:
+    remedy = "restore it"
+    if remembered(sha256).is_file():
+        remedy = "leave out --plugin, and the version it began with is used"
+    return (
+        f"{name} is not what this run began with (sha256 {sha256[:12]}… then, "
+        f"{now.sha256[:12]}… now): {remedy}, or start a new run"
+    )
+
+
+def _missing(name: str, sha256: str) -> str:
+    what = f"this needs the plugin {name} (sha256 {sha256[:12]}…), which is not known here"
+    package = name.removeprefix("package ")
+    if name != package:
+        reasons = "".join(f" ({why})" for why in broken())
+        return f"{what}{reasons}: pip install {package}"
+    if name.startswith("notebook "):
+        return f"{what}: register it in this notebook first, or put it into a file"
+    return f"{what}: give it with --plugin {name}"

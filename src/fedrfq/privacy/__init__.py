@@ -1,0 +1,1 @@
+"""Differential privacy on a public map: noise, its accounting, and what may be claimed of it."""

@@ -1,0 +1,117 @@
+"""What an experiment, and the members of a federation, agree on about privacy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from fedrfq.errors import UserError
+from fedrfq.files.options import one_of, option
+from fedrfq.privacy.discrete_gaussian import MAX_SIGMA
+from fedrfq.prototypes.fixed_point import FRACTION_BITS, MAX_COUNT
+from fedrfq.prototypes.noise_scale import NoiseScale
+
+UNITS = ("sample", "client")
+CLASSES = ("declared", "all")
+# The least noise × norm a value: `accountant` needs noise that is wide on the grid.
+_LEAST_A_VALUE = 1 / 4
+# The largest norm: the squares of a vector's whole numbers must fit 64 bits together.
+_MOST_NORM = 2.0**16
+_LEAST_NOISE = 0.05
+_MOST_NOISE = 1e6
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The noise that every client adds to its statistics on the public map, and what it may cost.
+
+    Without noise nothing is promised, and nothing is as it would not be without this section.
+    """
+
+    noise: float = option(
+        0.0,
+        "Noise's standard deviation, in units of what one sample or client can change; 0 for none",
+        f"0, or {_LEAST_NOISE:g} to {_MOST_NOISE:g}",
+    )
+    delta: float = option(1e-5, "The δ of the guarantee (ε, δ)", "1e-9 to below 1")
+    budget: float = option(
+        0.0, "The ε that a client's uploads may cost in all; 0 sets no limit", "0 or more"
+    )
+    unit: str = option(
+        "sample", "What is protected: one sample, or all that a client has", one_of(UNITS)
+    )
+    samples: int = option(
+        0,
+        "Most samples of a client that count, with unit = client; others are left out",
+        f"0 to {MAX_COUNT}",
+    )
+    classes: str = option(
+        "declared",
+        "Classes that a client uploads, with samples or without: those it declared, or all",
+        one_of(CLASSES),
+    )
+    count_share: float = option(
+        0.1, "Share of the protection that the numbers of samples take", "above 0, below 1"
+    )
+
+    def __post_init__(self) -> None:
+        if self.noise and not _LEAST_NOISE <= self.noise <= _MOST_NOISE:
+            raise UserError(
+                f"privacy.noise must be 0, or {_LEAST_NOISE:g} to {_MOST_NOISE:g}, not {self.noise}"
+            )
+        # Far below, δ would be no more than what rounding the noise may cost.
+        if not 1e-9 <= self.delta < 1:
+            raise UserError(f"privacy.delta must be at least 1e-9 and below 1, not {self.delta}")
+        if not 0 <= self.budget < math.inf:
+            raise UserError(f"privacy.budget must be 0 or a positive number, not {self.budget}")
+        for key, names in (("unit", UNITS), ("classes", CLASSES)):
+            if getattr(self, key) not in names:
+                raise UserError(
+                    f"privacy.{key} must be one of {', '.join(names)}, not '{getattr(self, key)}'"
+                )
+        if not 0 < self.count_share < 1:
+            raise UserError(
+                f"privacy.count_share must be above 0 and below 1, not {self.count_share}"
+            )
+        self._check_samples()
+
+    def _check_samples(self) -> None:
+        if not 0 <= self.samples <= MAX_COUNT:
+            raise UserError(f"privacy.samples must be 0 to {MAX_COUNT}, not {self.samples}")
+        if self.used and self.unit == "client" and not self.samples:
+            raise UserError(
+                "privacy.unit = 'client' needs a limit on what a client can change: set"
+                " privacy.samples to the most samples of a client that count"
+            )
+        if self.samples and self.unit != "client":
+            raise UserError(
+                "privacy.samples limits what a client can change: set privacy.unit = 'client',"
+                " or remove it"
+            )
+
+    @property
+    def used(self) -> bool:
+        """Whether any noise is added."""
+        return self.noise > 0
+
+    def scale(self, norm: float, values: int) -> NoiseScale:
+        """Return the noise for features clipped to a norm, of so many values."""
+        if norm > _MOST_NORM:
+            raise UserError(
+                f"public.norm = {norm:g} is too large for privacy.noise: at most {_MOST_NORM:g}"
+            )
+        if self.noise * norm / math.sqrt(values) < _LEAST_A_VALUE:
+            raise UserError(
+                f"privacy.noise = {self.noise:g} on features of the norm {norm:g} is too fine for"
+                f" the grid: raise public.norm so that noise × public.norm is {_LEAST_A_VALUE:g}"
+                " or more"
+            )
+        length = math.floor(Fraction(norm) * (1 << FRACTION_BITS))
+        scale = NoiseScale.of(length, self.noise, self.count_share, max(self.samples, 1))
+        if scale.sigma > MAX_SIGMA:
+            raise UserError(
+                f"privacy.noise = {self.noise:g} with privacy.samples = {self.samples} is more"
+                " than 64 bits hold: lower one of them"
+            )
+        return scale

@@ -1,0 +1,98 @@
+"""What a run records of its clients' privacy: privacy.json, beside the uploads that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from fedrfq.experiment import Experiment
+from fedrfq.files.strict_json import to_json
+from fedrfq.privacy.accountant import check_installed, epsilon
+from fedrfq.privacy.claim import PrivacyClaim, check_budget, claim
+from fedrfq.runs.run_directory import PRIVACY, RunDirectory
+
+Rows = list[tuple[str, str]]
+
+# Why there is no ε on Flower.
+ON_FLOWER = "a node of Flower also reports its clients' losses and accuracies to the server app"
+
+
+def check(experiment: Experiment) -> None:
+    """Raise a UserError where ε cannot be computed, or the budget pays for no upload at all."""
+    if not experiment.privacy.used or experiment.uncovered():
+        return
+    check_installed()
+    check_budget(experiment.privacy)
+
+
+def without_epsilon(experiment: Experiment, rounds: int, why: str) -> list[PrivacyClaim]:
+    """Return the claims after so many rounds where others than the run drew the uploads."""
+    if not experiment.privacy.used:
+        return []
+    uploads = sum(experiment.public.due(number) for number in range(1, rounds + 1))
+    made = replace(claim(experiment.privacy, [], why), uploads=uploads)
+    return [made for _ in range(experiment.clients)]
+
+
+def save(run: RunDirectory, claims: Sequence[PrivacyClaim]) -> None:
+    """Write what may be claimed of every client; nothing where there is no noise."""
+    if claims:
+        rows = [{"client": client, **made.table()} for client, made in enumerate(claims)]
+        run.write(PRIVACY, to_json({"clients": rows}, indent=2) + "\n")
+
+
+def summary(claims: Sequence[PrivacyClaim]) -> dict[str, Any]:
+    """Return what a result says: the claim for the client that uploaded most."""
+    if not claims:
+        return {}
+    return {"privacy": max(claims, key=lambda made: made.uploads).table()}
+
+
+def rows(run: RunDirectory) -> Rows:
+    """Return what a run says of its clients' privacy, for people to read; nothing without noise."""
+    recorded = run.privacy()
+    if recorded is None:
+        return []
+    claims = [_claim(row) for row in recorded["clients"]]
+    first = claims[0]
+    return [
+        ("noise", f"{first.noise:g} × what one {first.unit} can change: {first.mechanism}"),
+        *(("privacy", text) for text in _grouped(claims)),
+    ]
+
+
+def planned_rows(experiment: Experiment) -> Rows:
+    """Return what a run will cost each client; nothing without noise."""
+    if not experiment.privacy.used:
+        return []
+    if why := experiment.uncovered():
+        return [("privacy", f"no ε: {why}")]
+    uploads = sum(experiment.public.due(number) for number in range(1, experiment.rounds + 1))
+    spent = epsilon([experiment.privacy.noise] * uploads, experiment.privacy.delta)
+    text = f"ε = {spent:.4g} at δ = {experiment.privacy.delta:g} after {uploads} uploads"
+    if 0 < experiment.privacy.budget < spent:
+        text += f"; uploads stop before ε = {experiment.privacy.budget:g}"
+    return [("privacy", f"{text}, per {experiment.privacy.unit}")]
+
+
+def _grouped(claims: Sequence[PrivacyClaim]) -> list[str]:
+    """Return a line for all clients of whom the same can be claimed."""
+    clients: dict[str, int] = {}
+    for made in claims:
+        text = f"{made}; uploads: {made.uploads}"
+        clients[text] = clients.get(text, 0) + 1
+    return [f"{text} ({number} clients)" for text, number in clients.items()]
+
+
+def _claim(row: Any) -> PrivacyClaim:
+    """Return the claim in a row of a file that may be anybody's."""
+    made = PrivacyClaim(**{field.name: row[field.name] for field in fields(PrivacyClaim)})
+    numbers = [made.noise, made.delta, made.uploads]
+    numbers += [number for number in (made.epsilon, made.budget) if number is not None]
+    texts = (made.mechanism, made.unit, made.why)
+    if any(type(number) not in (int, float) for number in numbers) or any(
+        type(text) is not str for text in texts
+    ):
+        raise TypeError(f"{row!r:.100} is not a claim")
+    return made

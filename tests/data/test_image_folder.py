@@ -1,0 +1,83 @@
+"""Folders of pictures: what is read, and what is refused because it would be overlooked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedrfq.data import array_file, image_folder
+from fedrfq.data.image_decoding import pixels
+from fedrfq.data.image_form import ImageForm
+from fedrfq.errors import UserError
+
+WINDOW = ImageForm.of(window="0:4095")
+DEEP = np.arange(16, dtype=np.uint16).reshape(4, 4) * 273
+
+
+def classes(folder: Path) -> Path:
+    for name in ("bag", "boot"):
+        (folder / name).mkdir(parents=True)
+        for number in range(2):
+            Image.new("L", (4, 4), 40 * number).save(folder / name / f"{number}.png")
+    return folder
+
+
+def test_pictures_in_a_folder_below_a_class_are_not_overlooked(tmp_path: Path) -> None:
+    below = classes(tmp_path) / "bag" / "patient-1"
+    below.mkdir()
+    Image.new("L", (4, 4)).save(below / "2.png")
+    with pytest.raises(UserError, match=r"patient-1: expected pictures .*labels\.csv"):
+        image_folder.read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["scan.dcm", "scan.BMP", "scan.npy"])
+def test_pictures_of_other_kinds_are_not_overlooked(tmp_path: Path, name: str) -> None:
+    (classes(tmp_path) / "bag" / name).write_bytes(b"x")
+    with pytest.raises(UserError, match="convert it, or move it elsewhere"):
+        image_folder.read(tmp_path)
+
+
+def test_notes_and_hidden_files_are_nobodys_samples(tmp_path: Path) -> None:
+    for name in ("notes.txt", "Thumbs.db", "._0.png"):
+        (classes(tmp_path / name) / "bag" / name).write_bytes(b"x")
+        (tmp_path / name / ".ipynb_checkpoints").mkdir()
+        found = image_folder.read(tmp_path / name)
+        assert (found.classes, len(found.train_x)) == (("bag", "boot"), 2)
+
+
+@pytest.mark.parametrize("compression", ["raw", "packbits", "tiff_lzw", "tiff_adobe_deflate"])
+def test_a_tiff_of_16_bits_goes_through_the_window(tmp_path: Path, compression: str) -> None:
+    path = tmp_path / "a.tif"
+    Image.fromarray(DEEP).save(path, compression=compression)
+    found = pixels(path, 100, "a", WINDOW)
+    assert found.ravel().tolist() == [17 * k for k in range(16)]
+    with pytest.raises(UserError, match=r"--set data\.window=0:4095"):
+        pixels(path, 100, "a")
+
+
+def test_what_a_tiff_may_be_and_a_picture_is_not(tmp_path: Path) -> None:
+    page = Image.fromarray(DEEP)
+    page.save(tmp_path / "pages.tif", save_all=True, append_images=[page])
+    page.save(tmp_path / "white.tif", tiffinfo={262: 0})
+    Image.new("RGB", (4, 4)).save(tmp_path / "jpeg.tif", compression="jpeg")
+    for name, reason in [("pages", "one page"), ("white", "0 is black"), ("jpeg", "LZW")]:
+        with pytest.raises(UserError, match=reason):
+            pixels(tmp_path / f"{name}.tif", 100, name, WINDOW)
+
+
+def test_an_npz_that_would_grow_too_large_when_resized_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = np.zeros((4, 2, 2), np.uint8)
+    labels = [0, 0, 1, 1]
+    path = tmp_path / "a.npz"
+    np.savez(path, train_x=images, test_x=images, train_y=labels, test_y=labels)
+    form = ImageForm.of("1x8x8", resize=True)
+    monkeypatch.setattr(array_file, "MAX_BYTES", 4 * 64)
+    assert array_file.read(path, form=form).train_x.shape == (4, 1, 8, 8)
+    monkeypatch.setattr(array_file, "MAX_BYTES", 4 * 64 - 1)
+    with pytest.raises(UserError, match="found more once they are resized"):
+        array_file.read(path, form=form)
