@@ -28,12 +28,12 @@ def test_what_is_within_the_limits_is_the_plain_mean() -> None:
     assert combined(certified([0, 8 * ONE]), uploads) == [-ONE // 4, 8 * ONE + ONE // 4]
 
 
-def test_an_upload_goes_an_eighth_of_the_way_to_another_class_at_most() -> None:
-    """What asks for an eighth gets it; a swap asks for all of the way, and gets 1/64."""
+def test_an_upload_goes_3_16_of_the_way_to_another_class_at_most() -> None:
+    """What asks for 3/16 gets it; a swap asks for all of the way, and gets 9/256."""
     last = certified([0, 8 * ONE])
-    assert combined(last, lines([[ONE, 7 * ONE]])) == [ONE, 7 * ONE]
-    assert combined(last, lines([[2 * ONE, 6 * ONE]])) == [ONE // 2, 8 * ONE - ONE // 2]
-    assert combined(last, lines([[8 * ONE, 0]])) == [ONE // 8, 8 * ONE - ONE // 8]
+    for asked, got in ((3 / 2, 3 / 2), (3, 3 / 4), (8, 9 / 32)):
+        uploads = lines([[int(asked * ONE), int((8 - asked) * ONE)]])
+        assert combined(last, uploads) == [int(got * ONE), int((8 - got) * ONE)]
 
 
 @pytest.mark.parametrize(("place", "pull"), [(2, 2.0), (4, 0.25), (32, 0.0)])
@@ -47,7 +47,7 @@ def test_away_from_all_others_the_step_is_the_limit(place: int, pull: float) -> 
 def test_two_classes_come_no_closer_than_half_the_usual_distance() -> None:
     """Nearest neighbours are 2, 2 and 8 apart, so 1 is left to classes 0 and 1 for ever.
 
-    An eighth of the 2 between them is still free. At 1 nothing is.
+    3/16 of the 2 between them are still free. At 1 nothing is.
     """
     assert (
         combined(certified([0, 2 * ONE, 10 * ONE]), lines([[ONE // 4, None, None]]))[0] == ONE // 4
@@ -78,9 +78,9 @@ def test_who_has_no_weight_sets_no_limit_and_no_start() -> None:
 
 
 def test_it_limits_any_rule() -> None:
-    """The median of 8, 8 and 1, of which an eighth, an eighth and 1 are left."""
+    """The median of 8, 8 and 1, of which 9/32, 9/32 and 1 are left."""
     uploads = lines([[8 * ONE, None], [8 * ONE, None], [ONE, None]])
-    assert combined(certified([0, 8 * ONE]), uploads, "median")[0] == ONE // 8
+    assert combined(certified([0, 8 * ONE]), uploads, "median")[0] == 9 * ONE // 32
 
 
 @pytest.mark.parametrize("sign", [1, -1])

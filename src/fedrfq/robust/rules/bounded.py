@@ -4,15 +4,15 @@ Every upload pulls the centre of its class from the last certified place to its 
 shorten the pull, and leave its direction as it is. Up to a limit a pull counts in full. The farther
 an upload is beyond it, the *less* it pulls, as in the redescending estimators of robust statistics:
 
-- *toward a rival*: it may go an eighth of the way toward the last centre of any other class. All
+- *toward a rival*: it may go 3/16 of the way toward the last centre of any other class. All
   spread but that along the line between the two classes cancels, so honest uploads, who deviate in
-  all directions, seldom reach the limit, while swapped classes are cut to an eighth.
+  all directions, seldom reach the limit, while a swapped class is cut to 1/28.
 - *a step*: it may go twice as far as is typical in the round. Typical is the median over clients of
   each one's own median over its classes, so a client has one vote, however many classes it claims.
 
 What is left is combined by the method's rule. So nobody is accused here, and nobody needs to be
 outvoted: it works in classes that only a few clients hold, where liars may be the majority. Those
-can move a class, but only by an eighth of the way a round.
+can move a class, but only by 3/16 of the way a round.
 
 A class without a certified centre starts from the median of its uploads.
 """
@@ -33,7 +33,7 @@ from fedrfq.robust.state import State
 # Shares are fixed-point numbers: this is 1.
 UNIT = 1 << 10
 # The farthest that an upload may go toward another class.
-TOWARD_RIVAL = UNIT // 8
+TOWARD_RIVAL = 3 * UNIT // 16
 # The farthest that it may go at all, in typical distances.
 STEPS = 2
 # How fast a share falls beyond a limit. Honest uploads do go toward rivals while features still
@@ -105,7 +105,7 @@ def _fading(limit: Ints, size: Ints, power: int) -> Ints:
 def _free_ways(rivals_JJ: Bools, distance_JJ: Ints) -> Ints:
     """Return how far uploads of a class may go toward each other class: a share of the way.
 
-    It is an eighth, or less where the two would come closer than half the usual distance of nearest
+    It is 3/16, or less where the two would come closer than half the usual distance of nearest
     neighbours. It is never 0, because a way is divided by it.
     """
     nearest_J = np.where(rivals_JJ, distance_JJ, np.iinfo(np.int64).max).min(1)
