@@ -163,6 +163,7 @@ def test_a_table_says_everything(tmp_path: Path) -> None:
     there is none: experiments from before them keep their hashes.
     """
     public = ["public.name=random", "public.revocable=true", "public.leave=2:0"]
+    public.append("public.centred=true")
     everything = load(sets=["train.alone=true", *public, "privacy.noise=1", "data.window=0:1"])
     found = everything.table()
     more = {"train": {"alone": True}} | {key: found[key] for key in ("public", "privacy", "data")}
