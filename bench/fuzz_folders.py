@@ -296,7 +296,7 @@ def _with_other_json(data: bytes, rng: random.Random) -> bytes:
     text = data if lines[0] in (b"{", b"[") else lines[number]
     try:
         table = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return damaged(data, rng)
     place: Any = table
     while isinstance(place, dict | list) and place:
