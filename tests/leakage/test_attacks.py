@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedrfq.engine.threads import one_thread
 from fedrfq.leakage.candidates import Candidates, candidates, partitions
 from fedrfq.leakage.class_counts import count_figures
 from fedrfq.leakage.inversion import PublicImages, decoded, optimised, psnr, ssim
@@ -65,13 +66,29 @@ def test_equal_scores_are_a_coin(rng):
     assert roc.hits.value == 0
 
 
-def test_intervals_know_that_targets_of_a_client_belong_together(rng):
-    scores = np.repeat(rng.normal(size=10), 50)
-    members = np.arange(500) % 2
-    scores = scores + 0.1 * members
-    together = _scored(scores, members, np.repeat(np.arange(10), 50)).roc(rng)
-    apart = _scored(scores, members).roc(rng)
-    assert together.auc.high - together.auc.low < apart.auc.high - apart.auc.low
+def _clients(rng, leaks, clients=30, targets=20):
+    """Return targets of clients that differ in how much they leak, or else in all scores alike."""
+    members = np.arange(clients * targets) % 2
+    differs = np.repeat(4 * rng.normal(size=clients), targets)
+    if leaks:
+        differs = differs * members
+    scores = rng.normal(size=len(members)) + members + differs
+    return scores, members, np.repeat(np.arange(clients), targets)
+
+
+def _width(rocs):
+    return np.mean([roc.auc.high - roc.auc.low for roc in rocs])
+
+
+@pytest.mark.parametrize(("leaks", "least", "most"), [(True, 0.2, 0.6), (False, 1.5, 3)])
+def test_intervals_are_as_wide_as_figures_vary_from_clients_to_clients(rng, leaks, least, most):
+    """Targets that stood for themselves would vary less where leaks differ, else too much."""
+    drawn = [_clients(rng, leaks) for _ in range(40)]
+    together = [_scored(*one).roc(rng) for one in drawn]
+    apart = [_scored(scores, members).roc(rng) for scores, members, _ in drawn[:5]]
+    varied = 2 * 1.96 * np.std([roc.auc.value for roc in together])
+    assert _width(together) / varied == pytest.approx(1, abs=0.3)
+    assert least < _width(apart) / varied < most
 
 
 @pytest.mark.parametrize(("members", "least"), [(1, 0.99), (4, 0.85)])
@@ -174,7 +191,8 @@ def test_pixels_are_found_from_a_vector_that_tells_them():
     def to_vectors(images):
         return images.flatten(1) / 255 @ mix
 
-    made = optimised(to_vectors, to_vectors(image), (1, 6, 6), generator)
+    with one_thread():
+        made = optimised(to_vectors, to_vectors(image), (1, 6, 6), generator)
     flat = torch.full_like(image, float(image.mean()))
     assert psnr(made, image) > psnr(flat, image) + 5
 
@@ -185,7 +203,8 @@ def test_a_decoder_learns_from_public_images_what_a_vector_looks_like():
     vectors_PV = shades[:, 0, :2, 0] / 255
     public = PublicImages(shades, vectors_PV[None], torch.tensor([0]), torch.tensor([80]))
     wanted_RV = torch.full((1, 2), 0.8)
-    made = decoded(wanted_RV, torch.tensor([1]), public, generator)
+    with one_thread():
+        made = decoded(wanted_RV, torch.tensor([1]), public, generator)
     assert abs(float(made.mean()) - 0.8 * 255) < 20
 
 
