@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from fedrfq.data.partition import Partition
 from fedrfq.engine.threads import one_thread
 from fedrfq.leakage.candidates import Candidates, candidates, partitions
 from fedrfq.leakage.class_counts import count_figures
 from fedrfq.leakage.inversion import PublicImages, decoded, optimised, psnr, ssim
 from fedrfq.leakage.known_others import best_auc, without_noise
+from fedrfq.leakage.likelihood_ratio import log_ratios
 from fedrfq.leakage.membership import UploadForm, attacked
 from fedrfq.leakage.roc import Scored
 from fedrfq.leakage.shadows import Seen
@@ -104,6 +106,18 @@ def test_shadows_are_at_chance_where_uploads_tell_nothing(rng):
     assert abs(success.alike.auc.value - 0.5) < 0.02
 
 
+def test_likelihood_ratios_have_no_unit(rng):
+    """Else clients with long vectors would be heard, and those with short ones would not."""
+    (one,) = _seen(rng, 4, clients=1)
+    uploads_FV = FORM.uploads(one.own_FND)
+    features_FTV = FORM.features(one.targets_FTD)
+    member_FT = one.asked.member_FT
+    ratios_FT = log_ratios(uploads_FV, member_FT, features_FTV, np.eye(VALUES))
+    longer_FT = log_ratios(8 * uploads_FV, member_FT, 8 * features_FTV, np.eye(VALUES))
+    assert longer_FT == pytest.approx(ratios_FT)
+    assert ratios_FT[member_FT].mean() > 0 > ratios_FT[~member_FT].mean()
+
+
 def test_what_the_run_recorded_is_attacked_and_not_what_was_computed_again(rng):
     seen = _seen(rng, 1)
     # What a client recorded is the other candidate's vector.
@@ -123,13 +137,13 @@ def test_who_knows_all_others_wins_less_on_a_coarser_grid(rng):
     assert without_noise(_seen(rng, 40, clients=3), coarse).roc(rng).auc.value < 0.999
 
 
-def _noisy(rng, noise, questions=2400):
-    classes = np.abs(rng.normal(size=(5, 6, VALUES)))
-    # As on a public map: every vector has the norm C.
-    classes *= VALUES**0.5 / np.linalg.norm(classes, axis=2, keepdims=True)
+def _noisy(rng, noise, questions=2400, length=VALUES**0.5):
+    """Ask about classes of 2 to 14 samples, whose vectors have a length: C as on a public map."""
+    classes = [np.abs(rng.normal(size=(members, VALUES))) for members in (2, 5, 8, 11, 14)]
+    classes = [z_NV * length / np.linalg.norm(z_NV, axis=1, keepdims=True) for z_NV in classes]
     scale = Privacy(noise=noise).scale(VALUES**0.5, VALUES)
     form = NoisyForm(scale, Precision(12), source=rng.bytes)
-    return form, known_others(list(classes), form, questions).roc(rng)
+    return form, known_others(classes, form, questions).roc(rng)
 
 
 def test_with_noise_it_wins_what_theory_allows_and_no_more(rng):
@@ -144,6 +158,11 @@ def test_with_hardly_any_noise_it_wins(rng):
     form, roc = _noisy(rng, 0.3, 200)
     assert roc.auc.value > 0.97
     assert form.most > 0.98
+
+
+def test_a_sample_that_moves_no_value_is_told_by_the_count(rng):
+    _, roc = _noisy(rng, 0.3, 400, length=0)
+    assert roc.auc.low > 0.6
 
 
 def test_theory_at_the_ends():
@@ -167,9 +186,13 @@ def test_shadows_hold_as_many_samples_as_the_run(mnist, rng):
 
 def test_non_members_are_first_those_that_nobody_holds(mnist, rng):
     dealt = deal(tiny(), mnist)
-    held = np.concatenate(dealt.train)
-    for one in candidates(mnist, dealt, [0], 2, rng):
+    # Another client holds four fifths of all samples that the first does not.
+    rest = np.setdiff1d(np.arange(len(mnist.train_y)), dealt.train[0])
+    held = np.delete(rest, np.s_[::5])
+    crowded = Partition.of(mnist, (dealt.train[0], held), dealt.test[:2])
+    for one in candidates(mnist, crowded, [0], 2, rng):
         others = one.index_C[one.members :]
+        assert len(others) == one.members
         assert not np.isin(others, held).any()
         assert set(mnist.train_y[one.index_C]) == {one.label}
 
