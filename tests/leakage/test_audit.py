@@ -85,7 +85,7 @@ def test_damaged_figures_are_refused_on_one_line(leaking, tmp_path):
         {"shadows": True},
         {"seed": 1.5},
         {"revision": ["<script>"]},
-        {"notes": 5},
+        {"notes": "a text"},
         {"notes": [{}]},
         {"counts": []},
         {"counts": {**table["counts"], "clients": "4"}},
