@@ -10,6 +10,7 @@ import pytest
 import fedrfq
 from fedrfq.api.new_plugin import write
 from fedrfq.data import array_file, get, load
+from fedrfq.data.cached_dataset import path
 from fedrfq.errors import UserError
 from support.outside import new_process
 
@@ -19,8 +20,8 @@ PIXELS = ".astype(np.uint8)[:, None]"
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FEDRFQ_DATA", str(tmp_path / "data"))
-    path, _ = write("dataset", "cells", tmp_path)
-    return path
+    written, _ = write("dataset", "cells", tmp_path)
+    return written
 
 
 def edited(file: Path, before: str, after: str) -> None:
@@ -35,6 +36,9 @@ def edited(file: Path, before: str, after: str) -> None:
 def test_a_changed_plugin_makes_its_data_anew(file: Path) -> None:
     fedrfq.load_plugin(file)
     first = load("cells").sha256
+    stored = path("cells").stat().st_ino
+    load("cells")
+    assert path("cells").stat().st_ino == stored  # not made again without need
     edited(file, "default_rng(0)", "default_rng(1)")
     second = load("cells").sha256
     assert second != first
