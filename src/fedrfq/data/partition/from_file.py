@@ -46,9 +46,7 @@ class FromFile:
 
     def __post_init__(self) -> None:
         check_positive(self, "test_samples")
-        if not self.path:
-            raise UserError('partition.name = "file" needs partition.path: a .json, .csv or .npz')
-        if self.sha256:
+        if self.sha256 or not self.path:
             # A recorded experiment: the file is needed, and compared, when samples are dealt.
             return
         path = Path(self.path).expanduser().resolve()
@@ -59,6 +57,8 @@ class FromFile:
     def deal(self, dataset: Dataset, clients: int, rng: Generator) -> Partition:
         """Return each client's samples, as the file says."""
         check_clients(clients)
+        if not self.path:
+            raise UserError('partition.name = "file" needs partition.path: a .json, .csv or .npz')
         holdings = self._holdings()
         train = self._part(holdings, "train", clients, dataset.train_y)
         if "test" in holdings:
