@@ -29,7 +29,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -525,16 +525,25 @@ def main() -> None:
             about, found = fuzz(seeds, home, rng, base_bytes)
             print(about, found.wrong, found.output, sep="\n")
             sys.exit(bool(found.wrong))
-        record = _campaign(seeds, home, options, base_bytes)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        record: dict[str, Any] = {}
+        # Written again and again, so that a run which is cut off has a record, too.
+        for record in _campaign(seeds, home, options, base_bytes):
+            _write(record, options.out)
+    print(f"{record['cases']} cases, {len(record['found'])} found")
     sys.exit(bool(record["found"]))
+
+
+def _write(record: dict[str, Any], out: Path | None) -> None:
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def _campaign(
     seeds: Path, home: Path, options: argparse.Namespace, base_bytes: int
-) -> dict[str, Any]:
+) -> Iterator[dict[str, Any]]:
+    """Run cases; yield the record after each of them."""
+    revision = _revision()
     codes: Counter[str] = Counter()
     found: list[dict[str, Any]] = []
     number = 0
@@ -548,17 +557,16 @@ def _campaign(
             last = [line[:200] for line in ended.output.strip().splitlines()[-1:]]
             found.append({"case": number, "wrong": ended.wrong, "what": about, "last": last})
         number += 1
-    print(f"{number} cases, {len(found)} found")
-    return {
-        "command": f"python bench/fuzz_folders.py --minutes {options.minutes:g} --seed "
-        f"{options.seed}",
-        "seed": options.seed,
-        "revision": _revision(),
-        "minutes": round((time.monotonic() - begin) / 60, 1),
-        "cases": number,
-        "found": found,
-        "ended": dict(sorted(codes.items())),
-    }
+        yield {
+            "command": f"python bench/fuzz_folders.py --minutes {options.minutes:g} --seed "
+            f"{options.seed}",
+            "seed": options.seed,
+            "revision": revision,
+            "minutes": round((time.monotonic() - begin) / 60, 1),
+            "cases": number,
+            "found": found,
+            "ended": dict(sorted(codes.items())),
+        }
 
 
 def _revision() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,19 @@ def test_what_a_tiff_may_be_and_a_picture_is_not(tmp_path: Path) -> None:
     for name, reason in [("pages", "one page"), ("white", "0 is black"), ("jpeg", "LZW")]:
         with pytest.raises(UserError, match=reason):
             pixels(tmp_path / f"{name}.tif", 100, name, WINDOW)
+
+
+def test_a_tiff_with_a_second_page_of_nothing_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "a.tif"
+    Image.fromarray(DEEP).save(path)
+    data = bytearray(path.read_bytes())
+    (first,) = struct.unpack_from("<I", data, 4)
+    (entries,) = struct.unpack_from("<H", data, first)
+    # The link to the next page stands behind the entries of 12 bytes.
+    struct.pack_into("<I", data, first + 2 + 12 * entries, len(data))
+    path.write_bytes(data + bytes(6))
+    with pytest.raises(UserError, match="damaged or other file"):
+        pixels(path, 100, "a", WINDOW)
 
 
 def test_an_npz_that_would_grow_too_large_when_resized_is_refused(

@@ -51,7 +51,9 @@ def pixels(
             if image.format == "TIFF":
                 _check_tiff(image, what)
             found = _values(image, what)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # a hostile header may raise nearly anything
         raise UserError(
             f"{what}: expected a PNG, JPEG or TIFF image, found a damaged or other file ({error}); "
             "replace it"
