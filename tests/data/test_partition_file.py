@@ -143,7 +143,7 @@ def test_a_link_to_the_recorded_file_will_do(tmp_path: Path) -> None:
 
 def test_it_needs_a_path_that_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"needs partition\.path"):
-        FromFile()
+        FromFile().deal(many_samples(), 2, np.random.default_rng(0))
     with pytest.raises(UserError, match=r"cannot read .*: No such file"):
         FromFile(str(tmp_path / "none.json"))
     monkeypatch.setattr("fedrfq.data.partition.from_file._MAX_BYTES", 10)
