@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedrfq.api.new_plugin import example_settings
+from fedrfq.api.new_plugin import example_settings, write
 from fedrfq.plugins import REGISTRIES
 from support.command import fedrfq as command
 from support.command import only_run, sets
@@ -75,6 +75,14 @@ def test_nothing_is_overwritten_and_names_are_checked(tmp_path: Path) -> None:
     assert "did you mean method" in command("new", "methods", "x", expect=2).stderr
     assert "cannot be named 'My own'" in command("new", "method", "My own", expect=2).stderr
     assert "is fedrfq's own" in command("new", "method", "fedavg", expect=2).stderr
+
+
+def test_a_file_that_comes_in_between_is_not_written_to(tmp_path: Path) -> None:
+    """A link to nothing is such a file: it is not there when one looks, and then it is."""
+    (tmp_path / "own.py").symlink_to("elsewhere.py")
+    with pytest.raises(FileExistsError):
+        write("method", "own", tmp_path)
+    assert not (tmp_path / "elsewhere.py").exists()
 
 
 def test_a_name_may_begin_with_a_digit(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ import pytest
 import torch
 
 import fedrfq
+from fedrfq.experiment import from_table
 from fedrfq.runs.run_directory import RunDirectory
+from fedrfq.runs.session import Session
 from support.command import assert_same_run
 from support.command import fedrfq as command
 
@@ -115,6 +117,25 @@ def test_an_interrupt_in_training_drops_the_record_of_an_unfinished_round(
         run.finish()
     assert len(RunDirectory(run.path).rounds()) == 1
     assert max(RunDirectory(run.path).checkpoints()) == 1
+
+
+def test_between_two_loops_the_directory_is_free(tmp_path: Path) -> None:
+    run = started(tmp_path)
+    session = run._opened()
+    next(iter(run))
+    # The session lives on, as in the traceback of a notebook, and holds nothing.
+    assert next(iter(fedrfq.resume(run.path, "cpu"))).round == 2
+    assert session.state.round == 1
+
+
+def test_a_run_trained_beside_others_goes_on_with_them_only(tmp_path: Path) -> None:
+    both = [from_table({**SMALL, "seed": seed}) for seed in (0, 1)]
+    session = Session.begin(both, torch.device("cpu"), tmp_path)
+    next(session.advance())
+    session.stop()
+    session.close()
+    with pytest.raises(fedrfq.UserError, match=r"side by side with other runs.*fedrfq resume"):
+        fedrfq.resume(session.runs[0].path, "cpu").finish()
 
 
 class Told(fedrfq.Callback):

@@ -96,6 +96,8 @@ def test_what_cannot_be_is_refused_in_one_line(held: Any, why: str, tmp_path: Pa
     [
         ("who.csv", b"a,b\n1,2\n", "expected the columns client, sample"),
         ("who.csv", b"client,sample\n0,x\n", "line 2: expected a whole number, found 'x'"),
+        ("who.csv", b"client,sample\n0,1\n1,%d\n" % 2**70, "must be a list of whole numbers"),
+        ("who.csv", b"client,sample\n0," + b"9" * 5000, "cannot be read as who holds what"),
         ("who.csv", b"client,sample\n0\n", "line 2: expected a whole number, found None"),
         ("who.csv", b"client,sample\n0,1,2\n", "no column more"),
         ("who.csv", b"client,part,sample\n0,trian,2\n", "part must be train or test"),
@@ -130,9 +132,18 @@ def test_the_limit_of_arrays_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
         dealt(path)
 
 
+def test_a_link_to_the_recorded_file_will_do(tmp_path: Path) -> None:
+    path = in_json(tmp_path)
+    recorded = FromFile(str(path))
+    path.rename(tmp_path / "moved.json")
+    path.symlink_to("moved.json")
+    found = recorded.deal(many_samples(), 2, np.random.default_rng(0))
+    assert found.train[1].tolist() == [2, 12]
+
+
 def test_it_needs_a_path_that_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"needs partition\.path"):
-        FromFile()
+        FromFile().deal(many_samples(), 2, np.random.default_rng(0))
     with pytest.raises(UserError, match=r"cannot read .*: No such file"):
         FromFile(str(tmp_path / "none.json"))
     monkeypatch.setattr("fedrfq.data.partition.from_file._MAX_BYTES", 10)

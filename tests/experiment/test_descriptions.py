@@ -94,8 +94,8 @@ def test_the_reference_tells_the_default_and_the_type() -> None:
 
 def test_defaults_are_values_that_a_file_may_hold() -> None:
     for option in OPTIONS:
-        # The keys of a module or a file of the user's own are written when it is given.
-        if option.section == "cohorts" or option.kind in ("module", "file"):
+        # The keys of a module of the user's own are written when it is given.
+        if option.section == "cohorts" or option.kind == "module":
             continue
         if option.section in REGISTRIES and option.kind:
             section = {"name": option.kind, option.key: option.default}

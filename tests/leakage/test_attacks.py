@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from fedrfq.data.partition import Partition
+from fedrfq.engine.threads import one_thread
 from fedrfq.leakage.candidates import Candidates, candidates, partitions
 from fedrfq.leakage.class_counts import count_figures
 from fedrfq.leakage.inversion import PublicImages, decoded, optimised, psnr, ssim
 from fedrfq.leakage.known_others import best_auc, without_noise
+from fedrfq.leakage.likelihood_ratio import log_ratios
 from fedrfq.leakage.membership import UploadForm, attacked
 from fedrfq.leakage.roc import Scored
 from fedrfq.leakage.shadows import Seen
@@ -65,13 +68,29 @@ def test_equal_scores_are_a_coin(rng):
     assert roc.hits.value == 0
 
 
-def test_intervals_know_that_targets_of_a_client_belong_together(rng):
-    scores = np.repeat(rng.normal(size=10), 50)
-    members = np.arange(500) % 2
-    scores = scores + 0.1 * members
-    together = _scored(scores, members, np.repeat(np.arange(10), 50)).roc(rng)
-    apart = _scored(scores, members).roc(rng)
-    assert together.auc.high - together.auc.low < apart.auc.high - apart.auc.low
+def _clients(rng, leaks, clients=30, targets=20):
+    """Return targets of clients that differ in how much they leak, or else in all scores alike."""
+    members = np.arange(clients * targets) % 2
+    differs = np.repeat(4 * rng.normal(size=clients), targets)
+    if leaks:
+        differs = differs * members
+    scores = rng.normal(size=len(members)) + members + differs
+    return scores, members, np.repeat(np.arange(clients), targets)
+
+
+def _width(rocs):
+    return np.mean([roc.auc.high - roc.auc.low for roc in rocs])
+
+
+@pytest.mark.parametrize(("leaks", "least", "most"), [(True, 0.2, 0.6), (False, 1.5, 3)])
+def test_intervals_are_as_wide_as_figures_vary_from_clients_to_clients(rng, leaks, least, most):
+    """Targets that stood for themselves would vary less where leaks differ, else too much."""
+    drawn = [_clients(rng, leaks) for _ in range(40)]
+    together = [_scored(*one).roc(rng) for one in drawn]
+    apart = [_scored(scores, members).roc(rng) for scores, members, _ in drawn[:5]]
+    varied = 2 * 1.96 * np.std([roc.auc.value for roc in together])
+    assert _width(together) / varied == pytest.approx(1, abs=0.3)
+    assert least < _width(apart) / varied < most
 
 
 @pytest.mark.parametrize(("members", "least"), [(1, 0.99), (4, 0.85)])
@@ -85,6 +104,18 @@ def test_shadows_are_at_chance_where_uploads_tell_nothing(rng):
     success = attacked(_seen(rng, 4, clients=80, blind=True), FORM, {}, rng)
     assert success.alike.auc.low < 0.5 < success.alike.auc.high
     assert abs(success.alike.auc.value - 0.5) < 0.02
+
+
+def test_likelihood_ratios_have_no_unit(rng):
+    """Else clients with long vectors would be heard, and those with short ones would not."""
+    (one,) = _seen(rng, 4, clients=1)
+    uploads_FV = FORM.uploads(one.own_FND)
+    features_FTV = FORM.features(one.targets_FTD)
+    member_FT = one.asked.member_FT
+    ratios_FT = log_ratios(uploads_FV, member_FT, features_FTV, np.eye(VALUES))
+    longer_FT = log_ratios(8 * uploads_FV, member_FT, 8 * features_FTV, np.eye(VALUES))
+    assert longer_FT == pytest.approx(ratios_FT)
+    assert ratios_FT[member_FT].mean() > 0 > ratios_FT[~member_FT].mean()
 
 
 def test_what_the_run_recorded_is_attacked_and_not_what_was_computed_again(rng):
@@ -106,13 +137,13 @@ def test_who_knows_all_others_wins_less_on_a_coarser_grid(rng):
     assert without_noise(_seen(rng, 40, clients=3), coarse).roc(rng).auc.value < 0.999
 
 
-def _noisy(rng, noise, questions=2400):
-    classes = np.abs(rng.normal(size=(5, 6, VALUES)))
-    # As on a public map: every vector has the norm C.
-    classes *= VALUES**0.5 / np.linalg.norm(classes, axis=2, keepdims=True)
+def _noisy(rng, noise, questions=2400, length=VALUES**0.5):
+    """Ask about classes of 2 to 14 samples, whose vectors have a length: C as on a public map."""
+    classes = [np.abs(rng.normal(size=(members, VALUES))) for members in (2, 5, 8, 11, 14)]
+    classes = [z_NV * length / np.linalg.norm(z_NV, axis=1, keepdims=True) for z_NV in classes]
     scale = Privacy(noise=noise).scale(VALUES**0.5, VALUES)
     form = NoisyForm(scale, Precision(12), source=rng.bytes)
-    return form, known_others(list(classes), form, questions).roc(rng)
+    return form, known_others(classes, form, questions).roc(rng)
 
 
 def test_with_noise_it_wins_what_theory_allows_and_no_more(rng):
@@ -127,6 +158,11 @@ def test_with_hardly_any_noise_it_wins(rng):
     form, roc = _noisy(rng, 0.3, 200)
     assert roc.auc.value > 0.97
     assert form.most > 0.98
+
+
+def test_a_sample_that_moves_no_value_is_told_by_the_count(rng):
+    _, roc = _noisy(rng, 0.3, 400, length=0)
+    assert roc.auc.low > 0.6
 
 
 def test_theory_at_the_ends():
@@ -150,9 +186,13 @@ def test_shadows_hold_as_many_samples_as_the_run(mnist, rng):
 
 def test_non_members_are_first_those_that_nobody_holds(mnist, rng):
     dealt = deal(tiny(), mnist)
-    held = np.concatenate(dealt.train)
-    for one in candidates(mnist, dealt, [0], 2, rng):
+    # Another client holds four fifths of all samples that the first does not.
+    rest = np.setdiff1d(np.arange(len(mnist.train_y)), dealt.train[0])
+    held = np.delete(rest, np.s_[::5])
+    crowded = Partition.of(mnist, (dealt.train[0], held), dealt.test[:2])
+    for one in candidates(mnist, crowded, [0], 2, rng):
         others = one.index_C[one.members :]
+        assert len(others) == one.members
         assert not np.isin(others, held).any()
         assert set(mnist.train_y[one.index_C]) == {one.label}
 
@@ -174,7 +214,8 @@ def test_pixels_are_found_from_a_vector_that_tells_them():
     def to_vectors(images):
         return images.flatten(1) / 255 @ mix
 
-    made = optimised(to_vectors, to_vectors(image), (1, 6, 6), generator)
+    with one_thread():
+        made = optimised(to_vectors, to_vectors(image), (1, 6, 6), generator)
     flat = torch.full_like(image, float(image.mean()))
     assert psnr(made, image) > psnr(flat, image) + 5
 
@@ -185,7 +226,8 @@ def test_a_decoder_learns_from_public_images_what_a_vector_looks_like():
     vectors_PV = shades[:, 0, :2, 0] / 255
     public = PublicImages(shades, vectors_PV[None], torch.tensor([0]), torch.tensor([80]))
     wanted_RV = torch.full((1, 2), 0.8)
-    made = decoded(wanted_RV, torch.tensor([1]), public, generator)
+    with one_thread():
+        made = decoded(wanted_RV, torch.tensor([1]), public, generator)
     assert abs(float(made.mean()) - 0.8 * 255) < 20
 
 

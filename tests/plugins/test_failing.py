@@ -49,6 +49,7 @@ def test_a_failing_plugin_is_named_on_one_line_and_the_run_goes_on_later(tmp_pat
     assert said.count("\n") == 2
     assert "the plugin fails in fragile.py, line 11: RuntimeError: no; the run is kept" in said
     assert "after round 2" in said
+    assert list(only_run(tmp_path / "runs").checkpoints()) == [2]
     assert "resume" in said
     trace = (run / "traceback.txt").read_text()
     assert "Traceback (most recent call last)" in trace

@@ -83,7 +83,8 @@ def _one_client(status: Status) -> Table:
     receipts = f"{join_names(status['receipts'])} of {status['servers']}"
     _row(table, "receipts", f"{receipts}; none is sent for a round that is decided at once")
     _row(table, "certified result", _certified(status["last"]))
-    if status["privacy"] is not None:
+    # Releases before there was noise do not speak of it.
+    if status.get("privacy") is not None:
         _row(table, "privacy", _privacy(status["privacy"]))
     _row(table, "connected", f"{join_names(status['connected'])}; a round needs {status['needed']}")
     _row(table, "certificate", f"expires {status['certificate_expires']}; renews itself before")

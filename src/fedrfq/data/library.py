@@ -19,6 +19,7 @@ from fedrfq.data.image_form import AS_FOUND, ImageForm
 from fedrfq.data.origins import first
 from fedrfq.data.source import Source
 from fedrfq.errors import UserError, did_you_mean
+from fedrfq.plugins.known import owner_of
 
 # Characters of a name for which a known one is suggested.
 _MAX_NAME = 100
@@ -49,7 +50,7 @@ def load(name_or_path: str, form: ImageForm = AS_FOUND, partial: bool = False) -
             f"{name_or_path} has a form of its own: remove data.shape, data.window, data.resize and"
             " data.recolour, which are for your own data"
         )
-    if source.built_in and not cached_dataset.path(source.name).is_file():
+    if source.built_in and cached_dataset.is_outdated(source):
         get(source.name, progress=False)
     content = cached_dataset.read(source)
     return _dataset(source.name, content, source.mean, source.std, source.name)
@@ -184,12 +185,15 @@ def get(name: str, source: Path | None = None, progress: bool = True) -> Path:
         return cached_dataset.path(name)
     if source:
         content, origin = _from_file(known, source)
-    else:
-        content, origin = _from_places(known, progress)
-    return cached_dataset.write(name, content, origin)
+        return cached_dataset.write(name, content, origin)
+    content, origin = _from_places(known, progress)
+    plugin = owner_of(known)
+    return cached_dataset.write(name, content, origin, plugin.sha256 if plugin else "")
 
 
 def _is_cached(source: Source) -> bool:
+    if cached_dataset.is_outdated(source):
+        return False
     try:
         cached_dataset.read(source)
     except UserError:

@@ -68,6 +68,7 @@ class LeakageAudit:
     pictures: int
     device: torch.device
     told: Told
+    revision: str
     notes: list[str] = field(default_factory=list)
 
     @staticmethod
@@ -75,6 +76,8 @@ class LeakageAudit:
         run: RunDirectory, shadows: int, seed: int, pictures: int, device: torch.device, told: Told
     ) -> LeakageAudit:
         """Load the run's data, and deal them as the run did."""
+        # Of the code that is loaded now: files may change while the audit runs.
+        revision = str(here()["revision"])
         experiment = run.experiment()
         if experiment.clients * (1 + shadows) > _MAX_CLIENTS:
             raise UserError(
@@ -90,7 +93,7 @@ class LeakageAudit:
             )
         partition = deal(experiment, dataset)
         return LeakageAudit(
-            run, experiment, dataset, partition, shadows, seed, pictures, device, told
+            run, experiment, dataset, partition, shadows, seed, pictures, device, told, revision
         )
 
     def made(self) -> tuple[LeakageFigures, bytes]:
@@ -111,7 +114,7 @@ class LeakageAudit:
         found = LeakageFigures(
             shadows=self.shadows,
             seed=self.seed,
-            revision=str(here()["revision"]),
+            revision=self.revision,
             counts=self._counts(),
             membership=tuple(rows),
             inversion=inversion,

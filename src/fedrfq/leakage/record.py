@@ -19,6 +19,8 @@ PICTURES = "leakage.png"
 _MAX_BYTES = 1 << 20
 _MAX_PICTURE_BYTES = 1 << 22
 _MAX_ROWS = 200
+# No figure is larger; of larger integers not even a text could be made.
+_MAX_NUMBER = 1 << 64
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 T = TypeVar("T")
@@ -111,7 +113,7 @@ def _audit(table: Any) -> LeakageFigures:
     given["counts"] = _row(CountFigures, given["counts"])
     given["membership"] = _rows(MembershipRow, given["membership"])
     given["inversion"] = _rows(InversionRow, given["inversion"])
-    given["notes"] = tuple(_few(given["notes"]))
+    given["notes"] = tuple(_checked("a note", note, (str,)) for note in _few(given["notes"]))
     return _row(LeakageFigures, given)
 
 
@@ -127,12 +129,18 @@ def _few(given: Any) -> list[Any]:
 
 def _row(kind: type[T], given: Mapping[str, Any]) -> T:
     """Return a row whose numbers are numbers and whose texts are texts."""
-    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    row = kind(**{name: given[name] for name in names})
     plain: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}
-    for field in fields(kind):  # type: ignore[arg-type]
-        wanted = plain.get(str(field.type), (object,))
-        value = getattr(row, field.name)
-        if not isinstance(value, wanted) or isinstance(value, bool):
-            raise ValueError(f"{field.name} is {value!r:.40}")
-    return row
+    found = {
+        field.name: _checked(field.name, given[field.name], plain.get(str(field.type), (object,)))
+        for field in fields(kind)  # type: ignore[arg-type]
+    }
+    return kind(**found)
+
+
+def _checked(name: str, value: Any, wanted: tuple[type, ...]) -> Any:
+    is_known = isinstance(value, wanted) and not isinstance(value, bool)
+    # Not a number is not at most anything, either.
+    is_large = isinstance(value, int | float) and not abs(value) <= _MAX_NUMBER
+    if not is_known or is_large:
+        raise ValueError(f"{name} is {value!r:.40}")
+    return value

@@ -1,7 +1,8 @@
 """How well a score tells members from others: AUC, and the hits at few false alarms.
 
 Intervals are bootstrapped over groups of targets. Targets of one client share an upload, so they
-are drawn together: otherwise the intervals would be too narrow.
+are drawn together. Drawn one by one, the intervals would be too narrow where clients leak more or
+less, and too wide where all scores of a client are merely higher or lower.
 """
 
 from __future__ import annotations
