@@ -312,7 +312,7 @@ def test_it_learns(mnist: Dataset, method: str) -> None:
     experiment = from_table({"clients": 8, "method": {"name": method}, "partition": {"shots": 60}})
     _, rows = run([experiment], mnist, 5)
     found = [row.record for (row,) in rows]
-    assert found[-1].accuracy_mean > (50 if METHODS[method]().shared(head=True) else 88)
+    assert found[-1].accuracy_mean > (50 if METHODS[method]().shared(head=True) else 87)
     assert found[-1].accuracy_mean > found[0].accuracy_mean
     assert found[-1].loss_classification < found[0].loss_classification / 2
     assert found[-1].collapsed_clients == 0
