@@ -250,7 +250,7 @@ def _noted(path: Path) -> Iterator[tuple[int, str]]:
 
 async def settled(cluster: Cluster, folder: Path) -> int:
     """Wait until everyone has completed some more rounds; return the last of these."""
-    target = max(seen(folder)) + _CALM_ROUNDS
+    target = max(seen(folder), default=0) + _CALM_ROUNDS
     deadline = time.monotonic() + _CALM_S
     while True:
         rounds = [_reached(cluster, party) for party in cluster.children]
