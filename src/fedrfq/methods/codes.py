@@ -42,6 +42,7 @@ class Codes(PrototypeLoss):
     )
 
     predicts: ClassVar[bool] = True
+    carried: ClassVar[tuple[str, ...]] = (*PrototypeLoss.carried, "norm")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,6 +16,7 @@ weight of the server's first term is 1 and stays so, since `server_lr` scales bo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -40,6 +41,8 @@ class FedORGP(TrainedPrototypes):
     gamma: float = option(
         10.0, "Weight of the orthogonality of other classes' prototypes (γ)", f"0 to {MAX_WEIGHT:g}"
     )
+
+    carried: ClassVar[tuple[str, ...]] = (*TrainedPrototypes.carried, "gamma")
 
     def __post_init__(self) -> None:
         super().__post_init__()

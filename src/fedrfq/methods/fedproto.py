@@ -14,8 +14,7 @@ dropout on.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from fedrfq.errors import UserError
@@ -34,6 +33,7 @@ class FedProto(PrototypeLoss):
 
     exchanges: ClassVar[bool] = True
     predicts: ClassVar[bool] = True
+    carried: ClassVar[tuple[str, ...]] = (*PrototypeLoss.carried, "aggregate")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,7 +44,3 @@ class FedProto(PrototypeLoss):
 
     def rule(self) -> str:
         return self.aggregate
-
-    def program(self) -> Hashable:
-        # λ is in the guide, and the server aggregates: neither is part of the training program.
-        return replace(self, lam=0.0, aggregate="mean")

@@ -12,8 +12,8 @@ one number for all rounds.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,8 @@ class FedProx(FedAvg):
     """FedAvg with a proximal term in the clients' loss."""
 
     mu: float = option(0.01, "Weight of the proximal term (μ)", f"0 to {MAX_WEIGHT:g}")
+
+    carried: ClassVar[tuple[str, ...]] = ("mu",)
 
     def __post_init__(self) -> None:
         if not 0 <= self.mu <= MAX_WEIGHT:
@@ -53,6 +55,3 @@ class FedProx(FedAvg):
         ]
         proximal = torch.stack(squares).sum(0) / 2
         return classification + guide["mu_K"] * proximal, classification, proximal
-
-    def program(self) -> Hashable:
-        return replace(self, mu=0.0)

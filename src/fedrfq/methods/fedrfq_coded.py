@@ -20,8 +20,8 @@ defaults were picked from candidates tried on samples held back (`bench/variant_
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -69,6 +69,15 @@ class FedRFQCoded(FedRFQLean):
     )
 
     pool: ClassVar[Mapping[str, Any]] = {"name": "none"}
+    carried: ClassVar[tuple[str, ...]] = (
+        *FedRFQLean.carried,
+        "norm",
+        "learned",
+        "ramp",
+        "steps",
+        "push",
+        "calibration",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,20 +110,3 @@ class FedRFQCoded(FedRFQLean):
         total, classification, prototype = super().losses(batch, guide)
         calibration = guide["calibration_K"] * decision_losses(batch, guide)
         return total + calibration, classification, prototype + calibration
-
-    def program(self) -> Hashable:
-        # What the targets carry is no part of the program.
-        return replace(
-            self,
-            lam=0.0,
-            aggregate="mean",
-            separation=0.0,
-            temperature=1.0,
-            warmup=0,
-            norm=1.0,
-            learned=0.0,
-            ramp=0,
-            steps=0,
-            push=0.0,
-            calibration=0.0,
-        )

@@ -15,8 +15,8 @@ SoftPool; and that warm-up does not help.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -59,6 +59,12 @@ class FedRFQLean(FedRFQ):
     bits: int = option(8, "Bits of each prototype value in an upload", f"{MIN_BITS} to {MAX_BITS}")
 
     pool: ClassVar[Mapping[str, Any]] = {"name": "avg", "stride": 2}
+    carried: ClassVar[tuple[str, ...]] = (
+        *FedRFQ.carried,
+        "separation",
+        "temperature",
+        "warmup",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,6 +122,3 @@ class FedRFQLean(FedRFQ):
 
     def precision(self) -> Precision:
         return Precision(self.bits)
-
-    def program(self) -> Hashable:
-        return replace(self, lam=0.0, aggregate="mean", separation=0.0, temperature=1.0, warmup=0)

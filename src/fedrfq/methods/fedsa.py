@@ -19,8 +19,8 @@ the largest, over the classes, of the distance to the nearest other anchor, at m
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -53,6 +53,14 @@ class FedSA(FedProto):
         100.0, "The largest margin by which the own anchor must be nearest", f"0 to {MAX_WEIGHT:g}"
     )
     inertia: float = option(0.9999, "Share of an anchor that a round leaves as it is", "0 to 1")
+
+    carried: ClassVar[tuple[str, ...]] = (
+        *FedProto.carried,
+        "contrast",
+        "calibration",
+        "margin",
+        "inertia",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,6 +102,3 @@ class FedSA(FedProto):
         chance_KBJ: Tensor = (-away_KBJ).log_softmax(-1)
         own_KB = chance_KBJ.gather(2, batch.y_KB[..., None])[..., 0]
         return -own_KB * guide["present_KJ"].gather(1, batch.y_KB)
-
-    def program(self) -> Hashable:
-        return type(self).__name__

@@ -16,6 +16,7 @@ have them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +35,8 @@ class FedTGP(TrainedPrototypes):
     tau: float = option(
         100.0, "The largest margin between prototypes on the server (τ)", f"0 to {MAX_WEIGHT:g}"
     )
+
+    carried: ClassVar[tuple[str, ...]] = (*TrainedPrototypes.carried, "tau")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,7 +10,7 @@ float64.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import torch
@@ -62,6 +62,9 @@ class Method:
     # Whether one trusted server trains on single uploads, so that no committee can take its place.
     trains_server: ClassVar[bool] = False
     centres: ClassVar[int] = 0  # number of global models that the server holds
+    # Options that the guide, the targets or the server carry: runs that differ in these alone are
+    # trained in one program. What `losses` reads from `self` must not be among them.
+    carried: ClassVar[tuple[str, ...]] = ()
 
     def shared(self, head: bool) -> bool:
         """Return whether the decision layer (`head`), or all below it, is exchanged."""
@@ -130,11 +133,9 @@ class Method:
         return torch.zeros_like(weight_RK, dtype=torch.int64)
 
     def program(self) -> Hashable:
-        """Return what must be equal for two runs to train in one program.
-
-        That is everything but what the guide carries.
-        """
-        return self
+        """Return what must be equal for two runs to train in one program: all but `carried`."""
+        options = (field.name for field in fields(self))
+        return type(self), *(getattr(self, name) for name in options if name not in self.carried)
 
 
 def cross_entropy(batch: Batch) -> Tensor:

@@ -16,8 +16,8 @@ of 512 values and more; the defaults here suit the CNN's 50 values.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -48,6 +48,8 @@ class ProtoNorm(FedProto):
     steps: int = option(500, "Steps in which prototypes repel each other", "0 or more")
     push: float = option(0.1, "Size of the first steps (η)", f"0 to {MAX_WEIGHT:g}")
 
+    carried: ClassVar[tuple[str, ...]] = (*FedProto.carried, "norm", "steps", "push")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_norm(self.norm)
@@ -62,9 +64,6 @@ class ProtoNorm(FedProto):
         spread_JV[present_J] = spread(units_JV[present_J], self.steps, self.push)
         length = norm_of(self.norm, spread_JV.shape[1])
         return Globals(present_J, fixed(length * spread_JV))
-
-    def program(self) -> Hashable:
-        return type(self).__name__
 
 
 def unit(vectors_JV: NDArray[np.float64]) -> NDArray[np.float64]:

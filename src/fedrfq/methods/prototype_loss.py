@@ -6,8 +6,8 @@ A sample of a class without a prototype has no second term. Where the prototypes
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ class PrototypeLoss(Method):
     """Cross-entropy plus λ times the distance to the prototype of the sample's class."""
 
     lam: float = option(1.0, "Weight of the prototype loss (λ)", f"0 to {MAX_WEIGHT:g}")
+
+    carried: ClassVar[tuple[str, ...]] = ("lam",)
 
     def __post_init__(self) -> None:
         check_weights(self, "lam")
@@ -57,10 +59,6 @@ class PrototypeLoss(Method):
     def reduce(self, batch: Batch, distance_KB: Tensor) -> Tensor:
         """Return each client's prototype loss, from the distances of its samples."""
         return batch.mean(distance_KB)
-
-    def program(self) -> Hashable:
-        # Every number is in the guide, in the targets or the server's: the code alone is left.
-        return type(self).__name__
 
 
 def check_weights(method: Method, *names: str) -> None:

@@ -44,6 +44,12 @@ class TrainedPrototypes(PrototypeLoss):
     exchanges: ClassVar[bool] = True
     predicts: ClassVar[bool] = True
     trains_server: ClassVar[bool] = True
+    carried: ClassVar[tuple[str, ...]] = (
+        *PrototypeLoss.carried,
+        "server_epochs",
+        "server_batch",
+        "server_lr",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,6 +10,7 @@ import pytest
 
 from fedrfq.api.contracts.check import findings
 from fedrfq.api.new_plugin import write
+from fedrfq.methods import METHODS
 from fedrfq.plugins import load_plugin
 from support.command import fedrfq as command
 from support.outside import new_process
@@ -41,6 +42,17 @@ BAD = [
         "    def unused(self, difference_KBV):\n"
         "        return difference",
         "losses() changes c_KBD in place",
+    ),
+    # It says that the guide carries an option, and reads it from itself.
+    (
+        "method",
+        "    def distance",
+        '    sharpness: float = option(1.0, "Of the pull", "above 0")\n'
+        '    carried = ("lam", "aggregate", "sharpness")\n'
+        "    def pull(self, p_KBV, target_KBV):\n"
+        "        return super().pull(p_KBV, target_KBV) * self.sharpness\n"
+        "    def distance",
+        "models differ beside another run",
     ),
     ("attack", "rounds * self", "np.random.random() * self", "the same seed gives other uploads"),
     ("attack", "np.array(rounds, np.int64)}", "np.array(1.5)}", "must be int64"),
@@ -110,6 +122,18 @@ def test_a_bad_plugin_is_caught(
     # One after the other, and no further than what is looked for.
     failed = (one.found for one in findings(load_plugin(file), str(file)) if not one.holds)
     assert any(found in what for what in failed)
+
+
+def test_an_option_of_any_name_may_be_read_by_the_loss(tmp_path: Path) -> None:
+    """Runs that differ in it are never stacked, unless the method says that the guide carries it."""
+    file, _ = write("method", "own", tmp_path)
+    text = file.read_text().replace(
+        "    def distance", '    steps: int = option(1, "Of nothing", "any")\n    def distance'
+    )
+    file.write_text(text.replace("abs().mean(-1)", "abs().mean(-1) * self.steps"))
+    assert all(one.holds for one in findings(load_plugin(file), str(file)))
+    assert METHODS["own"](steps=1).program() != METHODS["own"](steps=2).program()
+    assert METHODS["own"](lam=1.0).program() == METHODS["own"](lam=2.0).program()
 
 
 def test_the_command_has_a_line_for_each_check_and_says_what_fails(tmp_path: Path) -> None:

@@ -101,6 +101,9 @@ def _options(kind: str, name: str, value: Any) -> Finding:
         return Finding(kind, name, words, True, "it has no options")
     without = [option.name for option in described(cls) if not option.help]
     if without:
-        remedy = "write NAME: TYPE = option(DEFAULT, 'What it does', 'its range')"
+        remedy = (
+            "write NAME: TYPE = option(DEFAULT, 'What it does', 'its range'), "
+            "with option from fedrfq.files.options"
+        )
         return Finding(kind, name, words, False, f"{', '.join(without)} has none: {remedy}")
     return Finding(kind, name, words, True)

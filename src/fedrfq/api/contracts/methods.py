@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,41 +21,40 @@ from fedrfq.api.contracts.example_runs import (
     timeless,
     tiny,
 )
+from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.learning.round_loop import LoopState, RoundLoop, participants
 from fedrfq.methods import METHODS
-from fedrfq.methods.method import Batch, Guide
+from fedrfq.methods.method import Batch, Guide, Method
+from fedrfq.robust.rules import RULES
 
-# Other values of usual options, so that two runs in a stack differ in all that the guide carries.
-WEIGHTS = {
-    "lam": 0.3,
-    "mu": 0.4,
-    "separation": 0.2,
-    "temperature": 0.5,
-    "warmup": 2,
-    "aggregate": "median",
-    "norm": 3.0,
-    "learned": 0.2,
-    "ramp": 2,
-    "steps": 7,
-    "push": 0.02,
-    "contrast": 0.7,
-    "calibration": 0.6,
-    "margin": 2.0,
-    "inertia": 0.9,
-    "tau": 1.5,
-    "gamma": 2.0,
-    "server_epochs": 3,
-    "server_batch": 5,
-    "server_lr": 0.02,
-}
 SENT = ("parameters_up", "parameters_down", "bytes_up", "bytes_down", "samples", "participants")
 
 
 def reweighted(name: str) -> dict[str, Any]:
-    """The method with other weights of its terms: all that its guide carries."""
-    known = {field.name for field in fields(METHODS[name])}
-    return {"name": name, **{key: value for key, value in WEIGHTS.items() if key in known}}
+    """Return the method with another value of every option that runs of a stack may differ in."""
+    method: Method = METHODS[name]()
+    for field in fields(method):
+        try:
+            other = replace(method, **{field.name: _another(getattr(method, field.name))})
+        except UserError:
+            continue  # out of its range
+        if other.program() == method.program():
+            method = other
+    return {"name": name, **asdict(method)}
+
+
+def _another(value: Any) -> Any:
+    """Return another value of an option, within most options' ranges."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return 0.7 * value + 0.1
+    if value in RULES:
+        return "median"
+    return value
 
 
 def losses_are_finite_and_alive(name: str) -> None:
