@@ -125,7 +125,7 @@ def test_a_bad_plugin_is_caught(
 
 
 def test_an_option_of_any_name_may_be_read_by_the_loss(tmp_path: Path) -> None:
-    """Runs that differ in it are never stacked, unless the method says that the guide carries it."""
+    """Runs that differ in it are not stacked, unless the method says that the guide carries it."""
     file, _ = write("method", "own", tmp_path)
     text = file.read_text().replace(
         "    def distance", '    steps: int = option(1, "Of nothing", "any")\n    def distance'
