@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedrfq.errors import UserError
 from fedrfq.federation import codec
-from fedrfq.prototypes.fixed_point import LIMIT, MAX_COUNT, Globals, Uploads
+from fedrfq.prototypes.fixed_point import LIMIT, MAX_COUNT, Globals, Ints, Uploads
 from fedrfq.robust.aggregation import Decision, aggregate, combine, decide, detector_state, start
 from fedrfq.robust.centres import CENTRES, FULL
 from fedrfq.robust.detectors import Reason, State, Verdict
 from fedrfq.robust.detectors.none import NoDetection
-from fedrfq.robust.rules import RULES
+from fedrfq.robust.rules import RULES, Rule
 from support.remembering import Halving, Slow
 
 
@@ -142,6 +143,19 @@ def test_a_rule_sees_the_last_centres_and_what_it_remembers() -> None:
         centres.append(int(globals_.values_JV[0, 0]))
     assert centres == [110, 120, 100]
     assert state["rule/rounds"].tolist() == [3]
+
+
+@pytest.mark.parametrize("centres", [np.array([[1.5]]), np.array([1])])
+def test_a_rule_returns_a_whole_number_for_each_class_and_value(centres: Ints) -> None:
+    class Wrong(Rule):
+        def combine(
+            self, state: State, last: Globals, uploads: Uploads, weight_KJ: Ints
+        ) -> tuple[State, Ints]:
+            return state, centres
+
+    weight_KJ = np.full((1, 1), FULL)
+    with pytest.raises(UserError, match=r"Wrong returned centres of .* return int64 \(1, 1\)"):
+        aggregate(Wrong(), {}, Globals.none(1, 1), column([1], [1]), weight_KJ)
 
 
 def test_a_detector_may_bring_its_own_rule_and_weighs_the_uploads() -> None:

@@ -176,9 +176,19 @@ def aggregate(
     """
     present_J = np.asarray((uploads.held_KJ & (weight_KJ > 0)).any(0))
     state, centres_JV = rule.combine(state, last, uploads, weight_KJ)
+    _check_centres(rule, centres_JV, last.values_JV.shape)
     centres_JV = uploads.precision.rounded(centres_JV)
     values_JV = np.where(present_J[:, None], centres_JV, last.values_JV)
     return state, Globals(present_J | last.present_J, values_JV)
+
+
+def _check_centres(rule: Rule, centres_JV: Ints, shape: tuple[int, ...]) -> None:
+    """Raise UserError where a rule returns no whole number for each class and value."""
+    if centres_JV.dtype != np.int64 or centres_JV.shape != shape:
+        raise UserError(
+            f"the rule {type(rule).__qualname__} returned centres of {centres_JV.dtype} "
+            f"{centres_JV.shape}: return int64 {shape}, such as np.rint(centre_JV).astype(np.int64)"
+        )
 
 
 def combine(previous: Globals, uploads: Uploads, rule: str) -> Globals:

@@ -136,6 +136,15 @@ def test_an_option_of_any_name_may_be_read_by_the_loss(tmp_path: Path) -> None:
     assert METHODS["own"](lam=1.0).program() == METHODS["own"](lam=2.0).program()
 
 
+def test_a_rule_may_have_fields_which_no_experiment_sets(tmp_path: Path) -> None:
+    file, _ = write("rule", "own", tmp_path)
+    file.write_text(
+        file.read_text().replace("    # K clients", "    passes: int = 5\n    # K clients")
+    )
+    first = next(iter(findings(load_plugin(file), str(file))))
+    assert (first.holds, first.found) == (True, "it has no options")
+
+
 def test_the_command_has_a_line_for_each_check_and_says_what_fails(tmp_path: Path) -> None:
     file, _ = write("rule", "own", tmp_path)
     table = command("check", file).stdout

@@ -97,7 +97,8 @@ def _options(kind: str, name: str, value: Any) -> Finding:
     """Find out whether every option of something has words on what it does."""
     words = "Each of its options has a description"
     cls = value if isinstance(value, type) else type(value)
-    if kind == "dataset" or not is_dataclass(cls):
+    # A rule is chosen by its name alone, so that an experiment cannot set its fields.
+    if kind in ("dataset", "rule") or not is_dataclass(cls):
         return Finding(kind, name, words, True, "it has no options")
     without = [option.name for option in described(cls) if not option.help]
     if without:
