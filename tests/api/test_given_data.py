@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import fedrfq
 from fedrfq.data import Dataset
@@ -91,6 +92,27 @@ def test_labels_that_leave_numbers_out_make_no_empty_classes(labels: list[int], 
     x = np.zeros((6, 8, 8), np.uint8)
     with pytest.raises(fedrfq.UserError, match=why):
         Dataset.from_arrays(x, np.array(labels * 2))
+
+
+@pytest.mark.parametrize(
+    ("labels", "remedy"),
+    [
+        (np.eye(6), r"y\.argmax\(1\)"),
+        (np.arange(6.0), r"y\.astype\(int\)"),
+        (np.arange(6)[:, None], r"y\.ravel\(\)"),
+    ],
+)
+def test_labels_of_another_kind_are_refused_with_what_converts_them(
+    labels: NDArray[Any], remedy: str
+) -> None:
+    with pytest.raises(fedrfq.UserError, match=remedy):
+        Dataset.from_arrays(np.zeros((6, 8, 8), np.uint8), labels)
+
+
+def test_a_dataset_is_shown_without_its_arrays(given: Dataset) -> None:
+    size = f"{len(given.train_y)} training and {len(given.test_y)} test samples of 1×"
+    assert size in repr(given)
+    assert len(repr(given)) < 120
 
 
 def test_bare_arrays_are_refused_with_what_takes_them() -> None:

@@ -93,6 +93,12 @@ def test_a_stopped_run_ends_as_if_it_had_never_stopped(
     assert_same_run(finished.path, again.path)
 
 
+def test_the_newest_run_is_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = started(Path("runs"))
+    assert fedrfq.resume("latest").path == run.path
+
+
 def test_an_exception_in_the_loop_keeps_what_was_trained(tmp_path: Path) -> None:
     run = started(tmp_path)
     with pytest.raises(ZeroDivisionError):

@@ -272,6 +272,14 @@ def test_a_package_that_fails_does_not_stop_others(package: Path) -> None:
 # What is refused
 
 
+_DATACLASS = "from dataclasses import dataclass\nimport fedrfq\n"
+_DETECTOR = (
+    f"{_DATACLASS}from fedrfq.robust.detectors import Detector\n"
+    "@fedrfq.register('detector', 'x')\n@dataclass(frozen=True)\n"
+    "class X(Detector):\n    exact = True\n"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -280,6 +288,25 @@ def test_a_package_that_fails_does_not_stop_others(package: Path) -> None:
         ("def f(:", r"line 1: the plugin fails with SyntaxError"),
         ("import fedrfq; fedrfq.register('method', 'fedavg', object)", "is fedrfq's own"),
         ("import fedrfq; fedrfq.register('method', 'x', object)", "expected a subclass of fedrfq"),
+        (
+            f"{_DETECTOR}    def judge(self, state, uploads): ...\n",
+            r"judge\(self, state, uploads\) is called as judge\(self, state, globals_, uploads\)",
+        ),
+        (
+            f"{_DETECTOR}    def judge(self, state, globals_, uploads): ...\n"
+            "    def start(self, clients, classes): ...\n",
+            r"is called as start\(self, clients\): take these",
+        ),
+        (_DETECTOR, "it does not define judge"),
+        (
+            "import fedrfq; fedrfq.register('pooling', 'x', lambda c: c)",
+            r"is called as <lambda>\(c, pool\)",
+        ),
+        (
+            f"{_DATACLASS}@fedrfq.register('partition', 'x')\n@dataclass(frozen=True)\n"
+            "class X:\n    def deal(self, dataset, rng): ...\n",
+            r"is called as deal\(self, dataset, clients, rng\)",
+        ),
         ("import fedrfq; fedrfq.register('methods', 'x', object)", "did you mean method"),
         ("import fedrfq; fedrfq.register('method', 'X y', object)", "cannot be named"),
         ("import fedrfq; fedrfq.register('dataset', 'x', object)", "expected a fedrfq.data.Source"),

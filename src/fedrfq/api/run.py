@@ -15,6 +15,7 @@ from fedrfq.files import toml
 from fedrfq.files.toml import Table
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.runs.callbacks import Callback
+from fedrfq.runs.find_runs import named
 from fedrfq.runs.given_modules import give_again, given_by_name, with_modules
 from fedrfq.runs.inference import DataFacts
 from fedrfq.runs.recorded_run import RecordedRun
@@ -143,10 +144,10 @@ def resume(
 ) -> Run:
     """Return the run in a directory, finished or not, to look at or to go on with.
 
-    `data` and `model` must be given where the run began with ones that were given; they must be
-    the same.
+    "latest" is the newest run in runs/. `data` and `model` must be given where the run began with
+    ones that were given; they must be the same.
     """
-    directory = RunDirectory.open(Path(path))
+    directory = RunDirectory.open(named(Path(path)))
     if model is not None:
         facts = DataFacts.of(directory)
         given = given_by_name(model)
@@ -158,24 +159,29 @@ def resume(
 def resolved(
     source: Source, data: Dataset | None, model: Any = None
 ) -> tuple[Experiment, Dataset | None]:
-    """Return the experiment that a source describes, with the given data and model, and the data.
+    """Return the experiment of a source, with the given data and model, and the data."""
+    if isinstance(source, Experiment) and data is None and model is None:
+        return source, None
+    table, data = with_given(_table(source), data, model)
+    return from_table(table), data
+
+
+def with_given(table: Table, data: Dataset | None, model: Any) -> tuple[Table, Dataset | None]:
+    """Return an experiment's table with the given data and model, and the data.
 
     The data are loaded if the model must be tried on them.
     """
-    if isinstance(source, Experiment) and data is None and model is None:
-        return source, None
     if data is not None and not isinstance(data, Dataset):
         raise UserError(
             f"data: expected a fedrfq.Dataset, found {type(data).__name__}; make one with "
             "fedrfq.Dataset.from_arrays(x, y)"
         )
-    table = _table(source)
     if data is not None:
         table = with_data(table, data.source)
     if model is not None:
         data = data or load(data_name(table))
         table = with_modules(table, given_by_name(model), data.shape, len(data.classes))
-    return from_table(table), data
+    return table, data
 
 
 def _table(source: Source) -> Table:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fedrfq.api.run import with_given
+from fedrfq.data import Dataset
 from fedrfq.experiment import Experiment
 from fedrfq.files.atomic import reporting_write_errors
 from fedrfq.paper.kinds import plan
@@ -18,7 +20,7 @@ from fedrfq.studies.grid import MAX_CLIENTS, EndedRun, Grid, locked
 from fedrfq.studies.plan import StudyResult
 from fedrfq.studies.provenance import provenance
 from fedrfq.studies.sheets import write
-from fedrfq.studies.study import Study
+from fedrfq.studies.study import Study, section
 
 StudySource = str | Path | Mapping[str, Any]
 
@@ -43,14 +45,36 @@ class StudyTables:
         return repr(self)
 
 
-def compare(source: StudySource, device: str = "auto", out: Path | str = "runs") -> StudyTables:
-    """Compare methods, as `fedrfq compare` does with the file or dict of a study."""
-    return _carried_out(Study.load(source, kind="compare"), "compare", device, Path(out))
+def compare(
+    source: StudySource,
+    device: str = "auto",
+    out: Path | str = "runs",
+    *,
+    data: Dataset | None = None,
+    model: Any = None,
+) -> StudyTables:
+    """Compare methods, as `fedrfq compare` does with the file or dict of a study.
+
+    `data` and `model` are those of all runs, as `fedrfq.run` takes them.
+    """
+    study, data = _with_given(Study.load(source, kind="compare"), data, model)
+    return _carried_out(study, "compare", device, Path(out), data, models=True)
 
 
-def robustness(source: StudySource, device: str = "auto", out: Path | str = "runs") -> StudyTables:
-    """Test detectors against attacks, as `fedrfq robustness` does with a study."""
-    return _carried_out(Study.load(source, kind="robustness"), "robustness", device, Path(out))
+def robustness(
+    source: StudySource,
+    device: str = "auto",
+    out: Path | str = "runs",
+    *,
+    data: Dataset | None = None,
+    model: Any = None,
+) -> StudyTables:
+    """Test detectors against attacks, as `fedrfq robustness` does with a study.
+
+    `data` and `model` are those of all runs, as `fedrfq.run` takes them.
+    """
+    study, data = _with_given(Study.load(source, kind="robustness"), data, model)
+    return _carried_out(study, "robustness", device, Path(out), data, models=True)
 
 
 def reproduce(
@@ -60,15 +84,34 @@ def reproduce(
     return _carried_out(Study.load(source, quick), "reproduce", device, Path(out))
 
 
-def _carried_out(study: Study, command: str, device: str, out: Path) -> StudyTables:
-    """Train what is missing and write the tables; the same call goes on after an interrupt."""
+def _with_given(study: Study, data: Dataset | None, model: Any) -> tuple[Study, Dataset | None]:
+    """Return the study with the data and model of all its runs, and the data."""
+    if data is None and model is None:
+        return study, None
+    common, data = with_given(section(study.table, "experiment"), data, model)
+    return replace(study, table={**study.table, "experiment": common}), data
+
+
+def _carried_out(
+    study: Study,
+    command: str,
+    device: str,
+    out: Path,
+    data: Dataset | None = None,
+    *,
+    models: bool = False,
+) -> StudyTables:
+    """Train what is missing and write the tables; the same call goes on after an interrupt.
+
+    Trained models are kept if `models` is true, and where the kind of the study needs them.
+    """
     where = pick_device(device)
     wanted = plan(study)
     if wanted.before:
-        wanted = wanted.after(_trained(wanted.before, out, where, keep=False))
+        wanted = wanted.after(_trained(wanted.before, out, where, data, keep=False))
     ended: dict[str, EndedRun] = {}
     if wanted.experiments:
-        ended = _trained(wanted.experiments, out, where, keep=wanted.keep)
+        ended = _trained(wanted.experiments, out, where, data, keep=models or wanted.keep)
     folder = out / study.name
     with reporting_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,11 +122,16 @@ def _carried_out(study: Study, command: str, device: str, out: Path) -> StudyTab
 
 
 def _trained(
-    experiments: Sequence[Experiment], out: Path, device: torch.device, *, keep: bool
+    experiments: Sequence[Experiment],
+    out: Path,
+    device: torch.device,
+    data: Dataset | None,
+    *,
+    keep: bool,
 ) -> dict[str, EndedRun]:
     """Train all experiments that have not ended, and return them all by their hashes."""
     with locked(out / experiments[0].name):
-        grid = Grid(experiments, out, device, MAX_CLIENTS[device.type], keep)
+        grid = Grid(experiments, out, device, MAX_CLIENTS[device.type], keep, dataset=data)
         try:
             for _ in grid.advance():
                 pass

@@ -43,6 +43,14 @@ class Dataset:
         _, channels, height, width = self.train_x.shape
         return channels, height, width
 
+    def __repr__(self) -> str:
+        # Without the arrays: a notebook shows it.
+        size = "×".join(map(str, self.shape))
+        return (
+            f"<dataset {self.name}: {len(self.train_y)} training and {len(self.test_y)} test "
+            f"samples of {size}, {len(self.classes)} classes>"
+        )
+
     @property
     def source(self) -> str:
         """What `data.name` says of an experiment on this data."""

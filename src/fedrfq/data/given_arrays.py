@@ -140,7 +140,7 @@ def _numbered(
         if array.ndim != 1 or array.dtype.kind not in "uibUO":
             raise UserError(
                 f"{name}: expected one label for each sample, a whole number or text, "
-                f"found {array.dtype} {array.shape}; convert them"
+                f"found {array.dtype} {array.shape}; {_conversion(array)}"
             )
     if all(array.dtype.kind in "ui" for array in arrays):
         if classes is None:
@@ -150,6 +150,15 @@ def _numbered(
     texts = [array.astype(str) for array in arrays]
     found = tuple(map(str, classes if classes is not None else np.unique(texts[0])))
     return found, [_places(text, found, name) for text in texts]
+
+
+def _conversion(labels: Array) -> str:
+    """Return what makes labels of these."""
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        return "give y.ravel()"
+    if labels.ndim == 2:
+        return "if they are one-hot, give y.argmax(1)"
+    return "give y.astype(int)"
 
 
 def _places(labels: Array, names: tuple[str, ...], name: str) -> NDArray[np.int64]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, is_dataclass
 from importlib import import_module
+from inspect import getattr_static, isfunction, signature
 from typing import Any, NamedTuple
 
 
@@ -56,6 +57,40 @@ def misfit(kind: str, name: str, value: Any) -> str:
     # A dataclass has taken its fields' options; in another class they would be left as they are.
     if any(isinstance(member, Field) for member in getattr(value, "__dict__", {}).values()):
         return "its options are not read: put @dataclass(frozen=True) below @register"
+    missing = sorted(getattr(value, "__abstractmethods__", ()))
+    if missing:
+        return f"it does not define {', '.join(missing)}"
+    return _wrong_call(kind, base, value)
+
+
+def _wrong_call(kind: str, base: Any, value: Any) -> str:
+    """Return which function does not take what it will be called with; "" if all do.
+
+    Such a call fails outside the plugin, where no line of its code would be named.
+    """
+    if kind == "partition":
+        return _refused(value.deal, ["self", "dataset", "clients", "rng"])
+    if kind == "pooling":
+        return _refused(value, ["c", "pool"])
+    for name in dir(base):
+        expected = getattr(base, name)
+        own = getattr_static(value, name)
+        if name.startswith("_") or not isfunction(expected) or not isfunction(own):
+            continue
+        refused = _refused(own, list(signature(expected).parameters))
+        if refused:
+            return refused
+    return ""
+
+
+def _refused(function: Callable[..., Any], arguments: list[str]) -> str:
+    """Return what is wrong where a function cannot be called with so many arguments."""
+    found = signature(function)
+    try:
+        found.bind(*arguments)
+    except TypeError:
+        name = getattr(function, "__name__", "it")
+        return f"{name}{found} is called as {name}({', '.join(arguments)}): take these"
     return ""
 
 

@@ -387,6 +387,11 @@ class RunDirectory:
                 f"{self.path} has no models: those of a simulated run on Flower are there when it"
                 " has ended, and those of a real federation stay with its nodes"
             )
+        if not checkpoints and self.result() is not None:
+            raise UserError(
+                f"{self.path} has ended and its models were not kept: train them again with "
+                f"`fedrfq run {self.path}/experiment.toml`"
+            )
         if not checkpoints:
             raise UserError(
                 f"{self.path} has no checkpoint yet: `fedrfq resume {self.path}` continues the run"

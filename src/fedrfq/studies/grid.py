@@ -85,7 +85,8 @@ class Grid:
     """Distinct experiments of one name, and how far each of them is.
 
     At most `most` clients are trained at once. Trained models are removed unless `keep`. Without
-    `resume`, runs that were begun but have not ended start again.
+    `resume`, runs that were begun but have not ended start again. `dataset` is that of all
+    experiments where it was given as an object and cannot be loaded by its name.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Grid:
         keep: bool,
         *,
         resume: bool = True,
+        dataset: Dataset | None = None,
     ) -> None:
         self.wanted = {experiment.hash(): experiment for experiment in experiments}
         self.out = out
@@ -109,6 +111,7 @@ class Grid:
             begun = {}
         self.stacks = plan(self.wanted, self.ended, begun, most)
         self.session: Session | None = None
+        self._given = dataset
         self._dataset: Dataset | None = None  # the last one loaded: stacks in a row share it
         self._loaded = Data()
 
@@ -156,14 +159,14 @@ class Grid:
     def _open(self, stack: Stack) -> Session:
         if stack.runs:
             restack(stack.runs)
-            return Session.resume(stack.runs[0].path, self.device)
+            return Session.resume(stack.runs[0].path, self.device, self._given)
         dataset = self._load_dataset(stack.experiments[0].data)
         return Session.begin(stack.experiments, self.device, self.out, dataset)
 
     def _load_dataset(self, wanted: Data) -> Dataset:
         """Return the dataset, which must be the one that the finished runs were trained on."""
         if self._dataset is None or not self._loaded.same_samples(wanted):
-            self._dataset = wanted.load()
+            self._dataset = self._given or wanted.load()
             self._loaded = wanted
             self._check_finished_used(self._dataset)
         return self._dataset
