@@ -16,6 +16,7 @@ from fedrfq import UserError, data, experiment, run
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import pick_device
 from support.command import (
+    PAUSE,
     SMALL,
     assert_same_run,
     clients,
@@ -206,8 +207,8 @@ def test_the_installed_command_answers():
 
 def test_ctrl_c_ends_a_long_round_with_its_step(tmp_path):
     """A long round is interrupted in the middle; the checkpoint of the round before is there."""
-    process, path = started(tmp_path, [*SMALL, "rounds=2", "checkpoint=1", "train.epochs=40"], 1)
-    time.sleep(0.3)
+    process, path = started(tmp_path, [*SMALL, "rounds=2", "checkpoint=1", "train.epochs=80"], 1)
+    time.sleep(PAUSE + 0.3)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors

@@ -113,7 +113,7 @@ def test_killed_while_directories_are_made(tmp_path, whole):
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, stop):
-    file = grid_file(tmp_path, 'seeds = [0, 1]\nmethods = ["fedproto"]', rounds=400)
+    file = grid_file(tmp_path, 'seeds = [0, 1]\nmethods = ["fedproto"]', rounds=40_000)
     file.write_text(file.read_text().replace("checkpoint = 2", "checkpoint = 1000"))
     out = tmp_path / "out"
     process = subprocess.Popen(

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from fedrfq.runs.session import Session
 
 SMALL = ["clients=6", "rounds=8", "checkpoint=2", "partition.shots=8", "partition.test_shots=5"]
 CPU = torch.device("cpu")
+# How long a round takes once a test waits in it, in seconds.
+PAUSE = 0.5
 TIMES = ("seconds", "seconds_train")
 
 
@@ -87,9 +90,14 @@ def assert_same_run(one: Path, other: Path) -> None:
 def started(
     out: Path, settings: list[str], rounds: int, *more: object
 ) -> tuple[subprocess.Popen[str], Path]:
-    """Start a run in the background; return it when it has recorded that many rounds."""
+    """Start a run in the background; return it when it has recorded that many rounds.
+
+    From then on each round takes longer by PAUSE: the run does not end before the test acts.
+    """
+    arguments = ["run", *sets(settings), "--out", str(out), *map(str, more)]
     process = subprocess.Popen(
-        command("run", *sets(settings), "--out", out, *more),
+        [sys.executable, "-m", "support.slow_run", str(rounds), *arguments],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -58,7 +58,12 @@ BAD = [
         ".astype('f8').astype('i8')\n",
         "float64",
     ),
-    ("detector", "* uploads.held_KJ\n", "* (hash('x') % 7 + 1) * uploads.held_KJ\n", "other bytes"),
+    (
+        "detector",
+        "* uploads.held_KJ\n",
+        "* (hash('x') % 1_000_003 + 1) * uploads.held_KJ\n",
+        "other bytes",
+    ),
     ("detector", "kept_K[worst_K[: self.drop]]", "kept_K[: self.drop]", "depends on the order"),
     (
         "detector",
