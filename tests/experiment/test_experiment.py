@@ -158,9 +158,9 @@ def test_a_table_is_read_back(given: dict[str, Any]) -> None:
 def test_a_table_says_everything(tmp_path: Path) -> None:
     """Nothing is left to defaults that a later version may change: every field is there.
 
-    The exceptions are `train.alone` and DP-SGD where they are off, `public` where there is no map, what is said
-    of leaving where nobody can, `privacy` where there is no noise, and the form of images where
-    there is none: experiments from before them keep their hashes.
+    The exceptions are `train.alone` and DP-SGD where they are off, `public` where there is no map,
+    what is said of leaving where nobody can, `privacy` where there is no noise, and the form of
+    images where there is none: experiments from before them keep their hashes.
     """
     public = ["public.name=random", "public.revocable=true", "public.leave=2:0"]
     public.append("public.centred=true")
