@@ -14,9 +14,9 @@ from fedrfq.report.curves import HEAD, PROTOTYPE
 from fedrfq.report.figure import Figure, Row, Spec, banded
 from fedrfq.report.groups import Brief, Group, differing, grouped
 from fedrfq.report.page import ReportPage, Section
-from fedrfq.report.run_page import length, points
+from fedrfq.report.run_page import length
 from fedrfq.runs.find_runs import MAX_RUNS
-from fedrfq.runs.summary import last_tested
+from fedrfq.runs.summary import last_tested, points
 from fedrfq.studies.intervals import difference
 from fedrfq.studies.sheets import NOTHING, interval
 
