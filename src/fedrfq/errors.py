@@ -19,10 +19,12 @@ class UserError(Exception):
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return " (did you mean X?)" for the known name closest to `name`, or "" if none is close."""
-    matches = get_close_matches(name, list(names), n=1, cutoff=_MIN_SIMILARITY)
+    # Another case is the nearest there is.
+    known = {each.casefold(): each for each in names}
+    matches = get_close_matches(name.casefold(), known, n=1, cutoff=_MIN_SIMILARITY)
     if not matches:
         return ""
-    return f" (did you mean {matches[0]}?)"
+    return f" (did you mean {known[matches[0]]}?)"
 
 
 def check_one_of(key: str, value: object, names: Iterable[str]) -> None:

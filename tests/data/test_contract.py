@@ -62,6 +62,32 @@ def test_another_name_is_refused_with_the_nearest(tmp_path: Path) -> None:
         load_agreed(str(tmp_path), CONTRACT)
 
 
+def test_a_name_in_another_case_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    draw(tmp_path, "BOOT", "boot")
+    with pytest.raises(UserError, match=r"class 'BOOT' is none of .*did you mean boot\?"):
+        load_agreed(str(tmp_path), CONTRACT)
+
+
+def test_a_wrong_name_is_found_before_the_pictures_are_read(tmp_path: Path) -> None:
+    draw(tmp_path, "boot", "boot", count=1)
+    draw(tmp_path, "coats", "coat")
+    with pytest.raises(UserError, match="class 'coats' is none"):
+        load_agreed(str(tmp_path), CONTRACT)
+
+
+def test_values_of_which_the_window_leaves_nothing_are_refused(tmp_path: Path) -> None:
+    deep = Contract.of(NAMES, ImageForm.of("1x4x4", "0:4095"))
+    images = np.linspace(0, 1, 3 * 16).reshape(3, 4, 4)
+    labels = ["bag", "boot", "boot"]
+    parts = {"train_x": images, "test_x": images, "train_y": labels, "test_y": labels}
+    np.savez(tmp_path / "a.npz", **parts)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"window 0:4095, found none.*every pixel would be 0 of"):
+        load_agreed(str(tmp_path / "a.npz"), deep)
+    # In a window of their own they are as bright as they can be.
+    unit = Contract.of(NAMES, ImageForm.of("1x4x4", "0:1"))
+    assert load_agreed(str(tmp_path / "a.npz"), unit).train_x.max() == 255
+
+
 def test_another_size_is_refused_or_resized_as_agreed(tmp_path: Path) -> None:
     draw(tmp_path, "bag", "bag", size=6)
     with pytest.raises(UserError, match=r"found 6×6.*committee init … --shape 1x4x4 --resize"):
@@ -77,7 +103,7 @@ def test_the_names_of_an_npz_are_matched_and_numbers_alone_are_not(tmp_path: Pat
     assert named.train_y.tolist() == [3, 3, 0]
     texts = load_agreed(npz(tmp_path / "b.npz", ["coat", "boot", "coat"]), CONTRACT)
     assert texts.train_y.tolist() == [2, 1, 2]
-    with pytest.raises(UserError, match="matched by name, so add the array `classes`"):
+    with pytest.raises(UserError, match=r"matched by name: .* add the array `classes`"):
         load_agreed(npz(tmp_path / "c.npz", [0, 1, 2]), CONTRACT)
 
 
@@ -104,18 +130,20 @@ def test_a_table_of_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "found no file"),
-        ("file;label\n", "found no file"),
+        ("", "separated by a comma, found ''"),
+        ("file;label\n", "separated by a comma, found 'file;label'"),
         ("file,label\n../x.png,bag\n", "name of a file in this folder"),
         ("file,label\n/etc/x.png,bag\n", "name of a file in this folder"),
         ("file,label\na.png,\n", "line 2: expected a label"),
-        ("file,label\na.png,bag\na.png,boot\n", "found 'a.png' twice"),
+        ("file,label\nx/a.png,bag\nx/a.png,boot\n", "found 'x/a.png' twice"),
         ('file,label\n"a.png,bag\n', "expected a table"),
-        ("file,label\nnone.png,bag\n", "expected a PNG, JPEG or TIFF image"),
-        ("file,label\n", "found 0"),
+        ("file,label\nx/a.png,bag\nnone.png,bag\n", "line 3: .* 'none.png', which is not there"),
+        ("file,label\n", "a row for each picture, found none"),
     ],
 )
 def test_what_is_wrong_with_a_table_is_said(tmp_path: Path, text: str, reason: str) -> None:
+    draw(tmp_path, "x", "bag")
+    (tmp_path / "x" / "0.png").rename(tmp_path / "x" / "a.png")
     (tmp_path / "labels.csv").write_text(text)
     with pytest.raises(UserError, match=reason):
         load_agreed(str(tmp_path), CONTRACT)

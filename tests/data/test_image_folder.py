@@ -41,6 +41,34 @@ def test_pictures_of_other_kinds_are_not_overlooked(tmp_path: Path, name: str) -
         image_folder.read(tmp_path)
 
 
+def test_pictures_beside_the_folders_of_the_classes_are_not_overlooked(tmp_path: Path) -> None:
+    classes(tmp_path)
+    Image.new("L", (4, 4)).save(tmp_path / "lost.png")
+    with pytest.raises(UserError, match=r"lost\.png: .*found one beside them; move it"):
+        image_folder.read(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_one_part_of_two_is_no_class(tmp_path: Path, part: str) -> None:
+    classes(tmp_path / part)
+    with pytest.raises(UserError, match="the folders train and test, found only one of them"):
+        image_folder.read(tmp_path)
+
+
+def test_a_file_that_is_no_picture_is_named_without_where_its_bytes_lie(tmp_path: Path) -> None:
+    folder = classes(tmp_path) / "bag"
+    (folder / "0.png").write_text("no picture")
+    with pytest.raises(UserError, match=r"0\.png: .*found a damaged or other file; replace it"):
+        image_folder.read(tmp_path)
+    (folder / "0.png").write_text("")
+    with pytest.raises(UserError, match=r"0\.png: .*found an empty file"):
+        image_folder.read(tmp_path)
+    (folder / "0.png").unlink()
+    (folder / "0.png").symlink_to("nowhere")
+    with pytest.raises(UserError, match=r"0\.png: .*cannot be read \(No such file"):
+        image_folder.read(tmp_path)
+
+
 def test_notes_and_hidden_files_are_nobodys_samples(tmp_path: Path) -> None:
     for name in ("notes.txt", "Thumbs.db", "._0.png"):
         (classes(tmp_path / name) / "bag" / name).write_bytes(b"x")

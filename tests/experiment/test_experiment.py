@@ -158,15 +158,17 @@ def test_a_table_is_read_back(given: dict[str, Any]) -> None:
 def test_a_table_says_everything(tmp_path: Path) -> None:
     """Nothing is left to defaults that a later version may change: every field is there.
 
-    The exceptions are `train.alone` where it is off, `public` where there is no map, what is said
-    of leaving where nobody can, `privacy` where there is no noise, and the form of images where
-    there is none: experiments from before them keep their hashes.
+    The exceptions are `train.alone` and DP-SGD where they are off, `public` where there is no map,
+    what is said of leaving where nobody can, `privacy` where there is no noise, and the form of
+    images where there is none: experiments from before them keep their hashes.
     """
     public = ["public.name=random", "public.revocable=true", "public.leave=2:0"]
     public.append("public.centred=true")
-    everything = load(sets=["train.alone=true", *public, "privacy.noise=1", "data.window=0:1"])
+    everything = load(
+        sets=["train.alone=true", "train.dp_noise=1", *public, "privacy.noise=1", "data.window=0:1"]
+    )
     found = everything.table()
-    more = {"train": {"alone": True}} | {key: found[key] for key in ("public", "privacy", "data")}
+    more = {key: found[key] for key in ("train", "public", "privacy", "data")}
     assert toml.merge(load().table(), more) == found
     assert "alone" not in load().table()["train"]
     assert "public" not in load().table()

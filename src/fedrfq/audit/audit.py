@@ -191,7 +191,8 @@ class Audit:
             )
         except Refused:  # certified by liars, and never computed from uploads
             return {}
-        reasons = {self.auditor.name(~k): verdict.why(row) for row, k in enumerate(clients)}
+        names = self.federation.class_names
+        reasons = {self.auditor.name(~k): verdict.why(row, names) for row, k in enumerate(clients)}
         return {name: why for name, why in reasons.items() if why}
 
     def _recompute(

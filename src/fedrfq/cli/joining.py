@@ -64,4 +64,5 @@ def agree(identity: Identity) -> None:
             "nobody typed the id: start this in a terminal, or give the id on standard input"
         ) from None
     joining.agree(identity, told)
-    say(Console(), f"agreed: {identity.member.name} takes part in {identity.federation.about()}")
+    about = identity.federation.about()
+    say(Console(), f"agreed: {identity.member.name} is now a member of the federation ({about})")

@@ -50,7 +50,7 @@ def _clients(statuses: Mapping[str, Status | None]) -> Table:
         if status is None:
             table.add_row(folder, *[""] * 6, Text("not running", "red"))
             continue
-        last = status["last"] or {"round": "", "verdict": "", "accuracy": ""}
+        last = status["last"] or {"round": "", "verdict": "", "accuracy": None}
         table.add_row(
             status["name"],
             "finished" if status["finished"] else f"{status['round']} of {status['rounds']}",
@@ -58,7 +58,7 @@ def _clients(statuses: Mapping[str, Status | None]) -> Table:
             f"{len(status['receipts'])} of {status['servers']}",
             str(last["round"]),
             last["verdict"],
-            str(last["accuracy"]),
+            "" if last["accuracy"] is None else f"{last['accuracy']:.2f} %",
             _client_state(status),
         )
     return table
@@ -87,6 +87,7 @@ def _one_client(status: Status) -> Table:
     if status.get("privacy") is not None:
         _row(table, "privacy", _privacy(status["privacy"]))
     _row(table, "connected", f"{join_names(status['connected'])}; a round needs {status['needed']}")
+    _unreachable(table, status)
     _row(table, "certificate", f"expires {status['certificate_expires']}; renews itself before")
     _row(table, "messages ignored", _ignored(status))
     _row(table, "state", _client_state(status))
@@ -179,6 +180,7 @@ def _one_server(status: Status) -> RenderableType:
     if not status["finished"]:
         _votes(table, status)
     _row(table, "connected", _connected(status))
+    _unreachable(table, status)
     _row(table, "certificate", f"expires {status['certificate_expires']}; renews itself before")
     _row(table, "log", f"{status['log_bytes'] / 2**20:.1f} MiB")
     _row(table, "state", _state(status))
@@ -209,6 +211,13 @@ def _connected(status: Status) -> str:
     servers = f"{join_names(_connected_servers(status))} of {len(status['peers'])}"
     clients = f"{status['connected_clients']} of {status['clients']}"
     return f"servers: {servers}; a round needs {status['needed'] - 1}; clients: {clients}"
+
+
+def _unreachable(table: Table, status: Status) -> None:
+    # Releases before there were reasons do not speak of them.
+    found = [f"{name} ({why})" for name, why in status.get("unreachable", {}).items()]
+    if found:
+        _row(table, "cannot connect", join_names(found))
 
 
 def _connected_servers(status: Status) -> list[str]:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from fedrfq.audit import Audit, AuditedRound, Gaps
-from fedrfq.cli.terminal import say
+from fedrfq.cli.terminal import count, say
 from fedrfq.privacy.claim import MECHANISM
 from fedrfq.privacy.settings import Privacy
 
@@ -155,7 +155,7 @@ def _reduced(rounds: dict[int, dict[str, str]]) -> str:
     lines = [f"{name}: {why}" for name, why in rounds[last].items()]
     if len(lines) > _MAX_NAMED:
         lines[_MAX_NAMED:] = [f"… and {len(lines) - _MAX_NAMED} more"]
-    return "\n".join([f"in {len(rounds)} rounds; in round {last}", *lines])
+    return "\n".join([f"in {count(len(rounds), 'round')}; in round {last}:", *lines])
 
 
 def _taken_back(rounds: dict[int, dict[str, str]]) -> str:

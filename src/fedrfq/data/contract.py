@@ -108,7 +108,10 @@ class Contract:
         guess = did_you_mean(normal, self.classes)
         remedy = "rename or remove it"
         if name.isdecimal():
-            remedy = "labels are matched by name, so add the array `classes` with each label's name"
+            remedy = (
+                "labels are matched by name: write names instead of numbers, or add the array"
+                " `classes` with each label's name to an .npz"
+            )
         raise UserError(
             f"{what}: its class {name!r:.100} is none of the federation's"
             f" ({listed(self.classes)}){guess}; {remedy}"

@@ -36,11 +36,11 @@ def pixels(
 
     Values of more than 8 bits go through the form's window.
     """
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
+    if isinstance(file, Path):
+        file = _read(file, what)
     try:
-        if isinstance(file, Path):
-            file = io.BytesIO(regular.read_bytes(file, _MAX_FILE_BYTES, links=True))
         with Image.open(file, formats=("PNG", "JPEG", "TIFF")) as image:
             # Only the header has been read so far; decoding is what takes memory.
             if image.width * image.height > limit:
@@ -53,12 +53,32 @@ def pixels(
             found = _values(image, what)
     except (UserError, MemoryError):
         raise
+    except UnidentifiedImageError as error:  # its text has no more than where the bytes lie
+        raise UserError(
+            f"{what}: expected a PNG, JPEG or TIFF image, found a damaged or other file; replace it"
+        ) from error
     except Exception as error:  # a hostile header may raise nearly anything
         raise UserError(
             f"{what}: expected a PNG, JPEG or TIFF image, found a damaged or other file ({error}); "
             "replace it"
         ) from error
     return form.eight_bits(found, what)
+
+
+def _read(path: Path, what: str) -> IO[bytes]:
+    try:
+        data = regular.read_bytes(path, _MAX_FILE_BYTES, links=True)
+    except (OSError, ValueError) as error:  # ValueError: the name has a null byte
+        why = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"{what}: expected a PNG, JPEG or TIFF image, found a file that cannot be read ({why});"
+            " replace it, or let this user read it"
+        ) from error
+    if not data:
+        raise UserError(
+            f"{what}: expected a PNG, JPEG or TIFF image, found an empty file; replace it"
+        )
+    return io.BytesIO(data)
 
 
 def _check_tiff(image: Image, what: str) -> None:

@@ -29,13 +29,33 @@ def read(folder: Path, form: ImageForm = AS_FOUND, partial: bool = False) -> Con
     is expected, there may also be images and a labels.csv. With `partial`, the folder is of a
     client that may lack classes.
     """
-    train = folder / "train"
-    test = folder / "test"
-    if train.is_dir() and test.is_dir():
-        content = _two_parts(train, test, form, partial)
+    parts = _parts(folder)
+    if len(parts) == 2:
+        content = _two_parts(*parts, form, partial)
     else:
         content = _one_part(folder, form, partial)
     return checked(content, str(folder), partial)
+
+
+def class_names(folder: Path, partial: bool = False) -> tuple[str, ...]:
+    """Return the names of the classes that `read` would find; no picture is read for it."""
+    return _class_names(_parts(folder)[0], partial)
+
+
+def _parts(folder: Path) -> tuple[Path, ...]:
+    """Return the folders for training and testing, or the folder itself if it has no such parts."""
+    train = folder / "train"
+    test = folder / "test"
+    if train.is_dir() and test.is_dir():
+        return train, test
+    # A class may well be called train, but not the only one, with folders in it.
+    found = _subfolders(folder)
+    if found in ([train], [test]) and _subfolders(found[0]):
+        raise UserError(
+            f"{folder}: expected the folders train and test, found only one of them; add the other,"
+            " or put the folders of the classes here"
+        )
+    return (folder,)
 
 
 def _two_parts(train: Path, test: Path, form: ImageForm, partial: bool) -> Content:
@@ -60,7 +80,7 @@ def _one_part(folder: Path, form: ImageForm, partial: bool) -> Content:
         if np.count_nonzero(labels == label) == 1:
             raise UserError(
                 f"{folder}: expected at least 2 images of class {name!r} (one to train on, "
-                "one to test), found 1; add some"
+                "one to test), found 1; add some, or leave the class out"
             )
     train, test = by_content(images, labels, TEST_SHARE, str(folder))
     return Content(images[train], labels[train], images[test], labels[test], classes)
@@ -70,9 +90,7 @@ def _class_names(folder: Path, partial: bool) -> tuple[str, ...]:
     if (folder / label_csv.NAME).exists():
         names = {name for name, _ in label_csv.read(folder)}
     else:
-        # Hidden folders are some program's, such as .ipynb_checkpoints.
-        subfolders = (path for path in folder.iterdir() if path.is_dir())
-        names = {path.name for path in subfolders if not path.name.startswith(".")}
+        names = {path.name for path in _subfolders(folder)}
     least = 1 if partial else 2
     if len(names) < least:
         raise UserError(
@@ -80,6 +98,12 @@ def _class_names(folder: Path, partial: bool) -> tuple[str, ...]:
             f"found {len(names)}; add a folder of images for each class, or a {label_csv.NAME}"
         )
     return tuple(sorted(names))
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    # Hidden folders are some program's, such as .ipynb_checkpoints.
+    found = (path for path in folder.iterdir() if not path.name.startswith("."))
+    return [path for path in found if path.is_dir()]
 
 
 def _images(
@@ -108,6 +132,8 @@ def _images(
 def _labelled(folder: Path, classes: tuple[str, ...]) -> _Labelled:
     if (folder / label_csv.NAME).exists():
         return sorted(label_csv.read(folder))
+    for path in sorted(folder.iterdir()):
+        _refuse_loose(path)
     return [(name, path) for name in classes for path in _image_files(folder / name)]
 
 
@@ -119,6 +145,16 @@ def _image_files(folder: Path) -> list[Path]:
     for path in found:
         _refuse_overlooked(path)
     return [path for path in found if path.suffix.lower() in SUFFIXES]
+
+
+def _refuse_loose(path: Path) -> None:
+    """Refuse a picture beside the folders of the classes, which would not be read."""
+    is_picture = path.suffix.lower() in SUFFIXES | _OTHER_PICTURES
+    if is_picture and not path.name.startswith(".") and not path.is_dir():
+        raise UserError(
+            f"{path}: expected pictures in the folders of their classes, found one beside them;"
+            " move it into one of them, or elsewhere"
+        )
 
 
 def _refuse_overlooked(path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from fedrfq.data.archives import read_file
@@ -24,11 +24,19 @@ def read(folder: Path) -> list[tuple[str, Path]]:
         found = [_row(row, folder, table, rows.line_num) for row in rows]
     except csv.Error as error:
         raise UserError(f"{table}: expected a table, found: {error}; write it again") from error
-    paths = [path for _, path in found]
-    if len(set(paths)) < len(paths):
-        ((repeated, _),) = Counter(paths).most_common(1)
-        raise UserError(f"{table}: expected each file once, found {repeated.name!r} twice; fix it")
+    if not found:
+        raise UserError(f"{table}: expected a row for each picture, found none; add them")
+    _check_once([path for _, path in found], table)
     return found
+
+
+def _check_once(paths: list[Path], table: Path) -> None:
+    seen: set[Path] = set()
+    for path in paths:
+        if path in seen:
+            name = str(path.relative_to(table.parent))
+            raise UserError(f"{table}: expected each file once, found {name!r:.200} twice; fix it")
+        seen.add(path)
 
 
 def _text(table: Path) -> str:
@@ -39,12 +47,12 @@ def _text(table: Path) -> str:
         raise UserError(f"{table}: expected UTF-8 text, found other bytes; save it so") from error
 
 
-def _check_header(names: object, table: Path) -> None:
-    missing = [name for name in COLUMNS if name not in list(names)]  # type: ignore[call-overload]
-    if missing:
+def _check_header(names: Sequence[str], table: Path) -> None:
+    if not set(COLUMNS) <= set(names):
+        found = ",".join(names)
         raise UserError(
-            f"{table}: expected a first line with the columns {' and '.join(COLUMNS)}, "
-            f"found no {missing[0]}; add it"
+            f"{table}: expected a first line with the columns {' and '.join(COLUMNS)}, separated by"
+            f" a comma, found {found!r:.100}; write it so"
         )
 
 
@@ -65,4 +73,20 @@ def _row(row: dict[str, str | None], folder: Path, table: Path, line: int) -> tu
             f"{table}, line {line}: expected the name of a file in this folder, "
             f"found {name!r:.100}; fix it"
         )
+    if _is_missing(folder / name):
+        raise UserError(
+            f"{table}, line {line}: expected the name of a file in this folder, found"
+            f" {name!r:.100}, which is not there; fix the name, or add the file"
+        )
     return label, folder / name
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError):
+        # Whoever reads the file says what is wrong with it.
+        return False
+    return False

@@ -79,11 +79,27 @@ def at_path(name: str) -> Path | None:
 def load_agreed(name: str, contract: Contract) -> Dataset:
     """Return a client's own samples at a path, with a federation's classes and form of images."""
     path = _existing(name)
+    if path.is_dir():
+        # Names first: thousands of pictures may have to be read before a wrong one is found.
+        contract.places(image_folder.class_names(path, partial=True), str(path))
     content = mapped(_content(path, contract.form, partial=True), contract, str(path))
+    _check_contrast(content, contract, str(path))
     channels = content.train_x.shape[1]
     mean = (contract.mean,) * channels
     std = (contract.std,) * channels
     return _dataset(path.stem, content, mean, std, str(path.resolve()))
+
+
+def _check_contrast(content: Content, contract: Contract, what: str) -> None:
+    """Refuse pictures of which the window has left nothing, such as floats to 1 in 0:4095."""
+    darkest = content.train_x.min()
+    if contract.form.window is not None and darkest == content.train_x.max():
+        window = contract.form.settings()["window"]
+        raise UserError(
+            f"{what}: expected values inside the federation's window {window}, found none, so that"
+            f" every pixel would be {darkest} of 255; scale them to the window, or"
+            " found the federation with another"
+        )
 
 
 def mapped(content: Content, contract: Contract, what: str) -> Content:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ from fedrfq.prototypes.pooling import Pool
 
 # float32 holds it.
 _MAX_RATE = 1e38
+# The least and the largest noise, and clipping, of DP-SGD.
+_NOISES = (0.05, 1e6)
+_CLIPS = (1e-6, 1e6)
+_LEAST_DP_RATE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,22 @@ class TrainingOptions:
         False, "Train each client by itself on one thread: slower, the same bytes in any company"
     )
 
+    dp_noise: float = option(
+        0.0,
+        "Noise in a step's gradients (DP-SGD), in units of train.dp_clip; 0 trains without",
+        f"0, or {_NOISES[0]:g} to {_NOISES[1]:g}",
+    )
+    dp_clip: float = option(
+        1.0,
+        "Norm to which each sample's gradient is clipped, with train.dp_noise",
+        f"{_CLIPS[0]:g} to {_CLIPS[1]:g}",
+    )
+    dp_rate: float = option(
+        0.1,
+        "Chance of each sample to be in a step, with train.dp_noise; a pass has 1/dp_rate steps",
+        f"{_LEAST_DP_RATE:g} to 1",
+    )
+
     def __post_init__(self) -> None:
         for key in ("epochs", "batch_size"):
             if getattr(self, key) < 1:
@@ -43,6 +64,26 @@ class TrainingOptions:
             raise UserError(f"train.lr must be above 0 and at most {_MAX_RATE:g}, not {self.lr}")
         if not 0 <= self.momentum < 1:
             raise UserError(f"train.momentum must be at least 0 and below 1, not {self.momentum}")
+        self._check_private()
+
+    def _check_private(self) -> None:
+        limits = {"dp_noise": _NOISES, "dp_clip": _CLIPS, "dp_rate": (_LEAST_DP_RATE, 1)}
+        if not self.dp_noise:
+            del limits["dp_noise"]
+        for key, (low, high) in limits.items():
+            if not low <= getattr(self, key) <= high:
+                raise UserError(
+                    f"train.{key} must be {low:g} to {high:g}, not {getattr(self, key)}"
+                )
+
+    @property
+    def private(self) -> bool:
+        """Whether clients train by DP-SGD."""
+        return self.dp_noise > 0
+
+    def steps(self, epochs: int) -> int:
+        """Return the steps of so many passes by DP-SGD, the same for every client."""
+        return epochs * math.ceil(1 / self.dp_rate)
 
     @contextmanager
     def kernels(self) -> Iterator[None]:

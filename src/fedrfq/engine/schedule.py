@@ -110,9 +110,7 @@ def schedule(program: Program, data: ClientData, part: list[int], keys_K: Tensor
         keep_SKBU = keep_factors(drops, chances(Purpose.DROPOUT, units))
     crop_SKB3 = None
     if data.black_C is not None:
-        # Rows down, columns to the right, flipped or not.
-        choices = torch.tensor([2 * _CROP + 1, 2 * _CROP + 1, 2], device=device)
-        crop_SKB3 = (chances(Purpose.AUGMENT, 3) * choices).long()
+        crop_SKB3 = crops(chances(Purpose.AUGMENT, 3))
     phase_SK2 = None
     phases = program.phases()
     if phases is not None:
@@ -126,8 +124,16 @@ def schedule(program: Program, data: ClientData, part: list[int], keys_K: Tensor
     )
 
 
+def crops(chances_SKB3: Tensor) -> Tensor:
+    """Return rows down, columns to the right, and flipped or not, from numbers in [0, 1)."""
+    choices = torch.tensor([2 * _CROP + 1, 2 * _CROP + 1, 2], device=chances_SKB3.device)
+    return (chances_SKB3 * choices).long()
+
+
 def widths(program: Program, data: ClientData, part: list[int]) -> list[int]:
     """Return how many of the clients in `part`, longest first, still train at each step."""
+    if program.train.private:
+        return program.train.steps(program.epochs()) * [len(part)]
     counts = torch.tensor([data.counts[k] for k in part])
     ends = program.epochs() * _steps(counts, program.train)
     return (ends[None, :] > torch.arange(int(ends[0]))[:, None]).sum(1).tolist()

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from fedrfq.data.client_data import ClientData
+from fedrfq.engine.poisson_schedule import poisson_schedule
+from fedrfq.engine.private_gradients import private_gradients
 from fedrfq.engine.program import Program
-from fedrfq.engine.schedule import BatchSchedule, augmented, schedule, widths
+from fedrfq.engine.schedule import BatchSchedule, ScheduledStep, augmented, schedule, widths
 from fedrfq.methods.method import Guide
 from fedrfq.models.stacked import Params, TrainingStep, trained
 
@@ -48,14 +50,20 @@ class ThreadShard:
         Return their new parameters, in that order, and each one's mean losses: total, and its two
         parts.
         """
-        self._load(params, guide, schedule(self.program, self.data, part, keys_K))
+        if self.program.train.private:
+            steps = poisson_schedule(self.program, self.data, part)
+        else:
+            steps = schedule(self.program, self.data, part, keys_K)
+        self._load(params, guide, steps)
         for width in widths(self.program, self.data, part):
             if self.stop.is_set():
                 raise KeyboardInterrupt
             self._advance(width)
         # Cloned, because the next round writes into the same memory.
         trained_params = {name: p.clone() for name, p in self.params.items()}
-        return trained_params, self.losses_K3 / self.schedule.weight_SKB.sum((0, 2))[:, None]
+        # By DP-SGD it may happen that no sample was drawn.
+        samples_K = self.schedule.weight_SKB.sum((0, 2)).clamp_min(1)
+        return trained_params, self.losses_K3 / samples_K[:, None]
 
     def _load(self, params: Params, guide: Guide, steps: BatchSchedule) -> None:
         """Load the round's numbers into the buffers.
@@ -84,6 +92,8 @@ class ThreadShard:
         self._step(width)
         self.runs[width] = self.runs.get(width, 0) + 1
         warm = self.program.model.captured and self.runs[width] >= _EAGER_RUNS
+        if self.program.train.private:
+            warm = False  # noise is not drawn on the device
         if self.step_1.is_cuda and warm and len(self.graphs) < _MAX_GRAPHS:
             self._capture(width)
 
@@ -104,18 +114,29 @@ class ThreadShard:
         params = {n: p[:width].detach().requires_grad_(trained(n)) for n, p in self.params.items()}
         leaves = [p for name, p in params.items() if trained(name)]
         guide = {name: g[:width] for name, g in self.guide.items()}
+        if train.private:
+            grads, losses_K3 = private_gradients(self.program, params, x, y_KB, step, guide)
+        else:
+            grads, losses_K3 = self._gradients(params, x, y_KB, step, guide)
+        with torch.no_grad():
+            momentum = [m[:width] for m in self.momentum]
+            torch._foreach_mul_(momentum, train.momentum)
+            torch._foreach_add_(momentum, self._masked(grads, step.phase_K2))
+            torch._foreach_add_(leaves, self._masked(momentum, step.phase_K2), alpha=-train.lr)
+            self.losses_K3[:width] += losses_K3
+            self.step_1 += 1
+
+    def _gradients(
+        self, params: Params, x: Tensor, y_KB: Tensor, step: ScheduledStep, guide: Guide
+    ) -> tuple[list[Tensor], Tensor]:
+        """Return each client's gradients, and the sums of its samples' losses."""
+        leaves = [p for name, p in params.items() if trained(name)]
         batch = self.program.batch(params, x, y_KB, TrainingStep(step.weight_KB, step.keep_KBU))
         losses = self.program.method.losses(batch, guide)
         # The sum over clients: no client's loss depends on another's parameters.
         grads = torch.autograd.grad(losses[0].sum(), leaves)
-        with torch.no_grad():
-            momentum = [m[:width] for m in self.momentum]
-            torch._foreach_mul_(momentum, train.momentum)
-            torch._foreach_add_(momentum, self._masked(list(grads), step.phase_K2))
-            torch._foreach_add_(leaves, self._masked(momentum, step.phase_K2), alpha=-train.lr)
-            samples_K1 = step.weight_KB.sum(1, keepdim=True)
-            self.losses_K3[:width] += torch.stack(losses, 1).detach() * samples_K1
-            self.step_1 += 1
+        samples_K1 = step.weight_KB.sum(1, keepdim=True)
+        return list(grads), torch.stack(losses, 1).detach() * samples_K1
 
     def _masked(self, of_leaves: list[Tensor], phase_K2: Tensor | None) -> list[Tensor]:
         """Return a tensor for each trained parameter, 0 for layers that rest in the phase."""

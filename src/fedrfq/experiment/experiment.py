@@ -26,6 +26,7 @@ from fedrfq.methods.fedrfq import FedRFQ
 from fedrfq.models import Model
 from fedrfq.models.cnn import CNN
 from fedrfq.models.public_maps import NoMap, PublicMap
+from fedrfq.privacy.accountant import NoisySteps
 from fedrfq.privacy.settings import Privacy
 from fedrfq.prototypes.fixed_point import MAX_VALUES
 from fedrfq.prototypes.pooling import Pool
@@ -180,6 +181,7 @@ class Experiment:
         self._check_attack()
         self._check_cohorts()
         self._check_prototypes()
+        self._check_private_training()
         self._check_privacy()
 
     def _check_attack(self) -> None:
@@ -294,6 +296,35 @@ class Experiment:
                 f"more than the {MAX_VALUES} an upload can hold: choose a smaller model"
             )
 
+    @property
+    def has_noise(self) -> bool:
+        """Whether noise hides samples: in statistics on the public map, or in training."""
+        return self.privacy.used or self.train.private
+
+    def noisy_steps(self, rounds: int) -> NoisySteps | None:
+        """Return the steps of so many rounds of a client; None if it trains without noise."""
+        if not self.train.private:
+            return None
+        steps = rounds * self.train.steps(self.method.epochs(self.train.epochs))
+        return NoisySteps(steps, self.train.dp_rate, self.train.dp_noise)
+
+    def _check_private_training(self) -> None:
+        """Refuse DP-SGD where it would not protect what it says."""
+        if not self.train.private:
+            return
+        if self.method.own_means:
+            raise UserError(
+                f"method '{name_of(METHODS, self.method)}' trains toward the means of the client's"
+                " own samples, which have no noise: with train.dp_noise, choose another method"
+            )
+        if self.privacy.unit != "sample":
+            raise UserError("train.dp_noise protects single samples: set privacy.unit = 'sample'")
+        if self.privacy.budget:
+            raise UserError(
+                "privacy.budget does not stop training with train.dp_noise: remove it, and choose"
+                " rounds by what `fedrfq run --dry-run` says that they cost"
+            )
+
     def _check_privacy(self) -> None:
         """Refuse noise without anything to add it to, or that others would misunderstand."""
         if not self.privacy.used:
@@ -324,8 +355,13 @@ class Experiment:
     def uncovered(self) -> str:
         """Return what leaves clients besides noisy statistics, and so why there is no ε; or ""."""
         method = name_of(METHODS, self.method)
-        if self.method.centres:
+        if self.method.centres and not self.train.private:
             return f"method '{method}' uploads models that were trained on the samples"
+        if self.method.exchanges and self.train.private:
+            return (
+                f"method '{method}' uploads means of its samples' features without noise;"
+                " train.dp_noise covers the model alone"
+            )
         if self.method.exchanges:
             return (
                 f"method '{method}' uploads prototypes of features that were trained on the samples"
@@ -378,6 +414,10 @@ class Experiment:
         if not self.train.alone:
             # Experiments from before there was the option keep their hashes, and runs their ids.
             del table["train"]["alone"]
+        if not self.train.private:
+            # … and those from before there was DP-SGD.
+            for key in ("dp_noise", "dp_clip", "dp_rate"):
+                del table["train"][key]
         for key, kinds in KINDS.items():
             value = getattr(self, key)
             table[key] = {"name": name_of(kinds, value), **vars(value)}
@@ -391,7 +431,7 @@ class Experiment:
         elif not self.public.centred:
             # … and those from before maps could be centred.
             del table["public"]["centred"]
-        if not self.privacy.used:
+        if not self.has_noise:
             # … and those from before there was noise.
             del table["privacy"]
         if self.cohorts:

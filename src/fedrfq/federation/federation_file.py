@@ -169,6 +169,13 @@ class Federation:
         """The name of the detector that judges uploads."""
         return _name(self.task.detector)
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes; none where no contract names them."""
+        if self.contract is None:
+            return ()
+        return self.contract.classes
+
     def about(self) -> str:
         """Describe the federation in one line."""
         counts = [f"{len(self.servers)} servers", f"{len(self.clients)} clients"]

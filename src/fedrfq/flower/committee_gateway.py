@@ -187,6 +187,10 @@ def check_experiment(experiment: Experiment) -> None:
             f"attack '{attack}' changes uploads after clients have signed them: "
             "use label-flip, or `fedrfq run`"
         )
+    if experiment.train.private:
+        raise UserError(
+            f"train.dp_noise gives no ε here: {privacy_record.ON_FLOWER}; use `fedrfq run`"
+        )
     if experiment.privacy.budget:
         raise UserError(
             f"privacy.budget cannot be kept, since there is no ε: {privacy_record.ON_FLOWER}; "

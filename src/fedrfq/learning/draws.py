@@ -17,7 +17,7 @@ from fedrfq.engine.counter_rng import Purpose
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.learning.proposal import propose
-from fedrfq.models.stacked import Params
+from fedrfq.models.stacked import Params, trained
 from fedrfq.prototypes.fixed_point import Globals
 
 # Samples of each class in the common test set: FedProto tests clients on as many of each class.
@@ -100,7 +100,13 @@ def start(experiment: Experiment, client: int, dataset: Dataset) -> Params:
         who = client
     seed = counter_rng.integer(experiment.seed, Purpose.START, who)
     rng = torch.Generator().manual_seed(seed)
-    return model.start(dataset.shape, len(dataset.classes), rng)
+    params = model.start(dataset.shape, len(dataset.classes), rng)
+    if experiment.train.private and not all(map(trained, params)):
+        raise UserError(
+            "train.dp_noise clips each sample's gradient, and in a model with BatchNorm samples"
+            " have none of their own: choose a model without, such as model.name = 'cnn'"
+        )
+    return params
 
 
 def participants(experiment: Experiment, number: int) -> list[int]:

@@ -21,6 +21,7 @@ from fedrfq.learning.public.features import vectors_of_tests
 from fedrfq.learning.public.noisy_exchange import NoisyExchange
 from fedrfq.privacy.claim import PrivacyClaim, claim
 from fedrfq.privacy.drawn_uploads import DrawnUploads
+from fedrfq.privacy.trained_rounds import TrainedRounds
 from fedrfq.prototypes.fixed_point import Bools, Globals, Uploads
 
 
@@ -38,13 +39,23 @@ class PublicStack:
     device: torch.device
     # What each run's clients have drawn with noise: in memory, unless `keep` names folders.
     drawn: list[DrawnUploads] = field(default_factory=list)
+    # … and the rounds that they trained by DP-SGD.
+    trained: list[TrainedRounds] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.drawn.extend(DrawnUploads() for _ in self.experiments)
+        self.trained.extend(TrainedRounds() for _ in self.experiments)
 
     def keep(self, folders: Sequence[Path]) -> None:
         """Keep each run's noisy uploads in a folder, and take up those that are there."""
         self.drawn[:] = [DrawnUploads(folder) for folder in folders]
+        self.trained[:] = [TrainedRounds(folder) for folder in folders]
+
+    def begin_training(self, who: Sequence[Sequence[int]]) -> None:
+        """Write down who trains in each run, where noise is drawn for it."""
+        for experiment, begun, clients in zip(self.experiments, self.trained, who, strict=True):
+            if experiment.train.private:
+                begun.begin(clients)
 
     def uploads(self, r: int, clients: Sequence[int], number: int) -> Uploads:
         """Return what some clients of run `r` upload in a round, with noise if they add any."""
@@ -73,13 +84,22 @@ class PublicStack:
     def claims(self, r: int) -> list[PrivacyClaim]:
         """Return what may be claimed of each client's privacy in run `r`; nothing without noise."""
         experiment = self.experiments[r]
-        if not experiment.privacy.used:
+        if not experiment.has_noise:
             return []
         uncovered = experiment.uncovered()
-        return [
-            claim(experiment.privacy, self.drawn[r].of(client), uncovered)
-            for client in range(experiment.clients)
-        ]
+        found: dict[tuple[int, int], PrivacyClaim] = {}
+        claims = []
+        for client in range(experiment.clients):
+            drawn = self.drawn[r].of(client)
+            rounds = self.trained[r].of(client)
+            alike = (len(drawn), rounds)
+            # Composing steps takes a while; most clients have spent the same.
+            if alike not in found:
+                found[alike] = claim(
+                    experiment.privacy, drawn, uncovered, experiment.noisy_steps(rounds)
+                )
+            claims.append(found[alike])
+        return claims
 
     @cached_property
     def exchanges(self) -> list[PublicExchange]:

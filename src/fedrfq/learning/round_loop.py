@@ -216,6 +216,8 @@ class RoundLoop:
         began = time.perf_counter()
         number = state.round + 1
         who = [participants(experiment, number) for experiment in self.experiments]
+        # Before any noise is drawn: it counts even if the round is never finished.
+        self.public.begin_training(who)
         params, losses = self._train(state, number, who)
         seconds_train = self._elapsed(began)
         self._check_finite("loss", losses, number)
@@ -466,6 +468,9 @@ class RoundLoop:
         engine = self.engines[0]
         method = self.experiments[0].method
         counts_RK = torch.tensor(engine.shares.counts).view(len(who), -1)
+        if self.experiments[0].train.private:
+            # How many samples a client has is a secret, too: all count alike.
+            counts_RK = torch.ones_like(counts_RK)
         took_part_RK = torch.zeros_like(counts_RK)
         for row, clients in zip(took_part_RK, who, strict=True):
             row[clients] = 1

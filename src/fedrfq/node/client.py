@@ -37,6 +37,7 @@ from fedrfq.node.logs import log_event, log_peer_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity, load
 from fedrfq.node.news import News
+from fedrfq.node.obstacles import log_obstacles
 from fedrfq.node.ops import status
 from fedrfq.node.ops.client_status import ClientTracker
 from fedrfq.node.ops.prometheus import client_metrics
@@ -115,6 +116,7 @@ class ClientProcess:
         self._driver.on_decided = self._decided
         self._driver.on_failed = self._failed
         self._links.on_peer = self._peer
+        log_obstacles(self._links, self._federation)
         self._on_round = on_round
         self._learner = self._make_learner(participant)
         self._compactor = LogCompactor(self._store, self._audit)
@@ -295,7 +297,7 @@ class ClientProcess:
             verdict=word,
             score=int(verdict.score_K[row]),
             weight=100 * verdict.share(row),
-            reason=verdict.why(row),
+            reason=verdict.why(row, self._federation.class_names),
             counted=counted,
         )
 

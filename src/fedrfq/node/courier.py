@@ -34,6 +34,7 @@ from fedrfq.errors import UserError
 from fedrfq.node.logs import log_peer_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity, load
+from fedrfq.node.obstacles import log_obstacles
 from fedrfq.node.ops import status
 from fedrfq.node.storage.write_ahead_log import locked
 from fedrfq.node.transport.budget import client_pace
@@ -83,6 +84,7 @@ class Courier:
         self._servers = range(self.rules.roster.n)
         self._links = Links(identity, self._hear)
         self._links.on_peer = self._peer
+        log_obstacles(self._links, self.federation)
         # The certificate of the newest round that any server has shown, and its parts.
         self._last: Certificate | None = None
         self._parts: dict[PartKind, bytes] = {}

@@ -327,6 +327,11 @@ def _check_method(experiment: Experiment) -> None:
             "clients of a federation exchange prototypes, or statistics on a public map, and"
             f" '{name_of(METHODS, method)}' exchanges none: use `fedrfq run`, or another method"
         )
+    if experiment.train.private:
+        raise UserError(
+            "a client of a federation uploads no model, so train.dp_noise would cover nothing that"
+            " it sends: use privacy.noise on a public map, or `fedrfq run`"
+        )
 
 
 def _accuracy(tests: Tested, guess_1N: Tensor) -> float:

@@ -24,8 +24,10 @@ from fedrfq.node.logs import log_event, log_peer_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity, load
 from fedrfq.node.membership.proposal import pending
+from fedrfq.node.obstacles import log_obstacles
 from fedrfq.node.ops import status
 from fedrfq.node.ops.prometheus import metrics
+from fedrfq.node.ops.status import LastRound
 from fedrfq.node.ops.status_pages import StatusPages
 from fedrfq.node.ops.status_tracker import StatusTracker
 from fedrfq.node.storage.audit_writer import AuditWriter
@@ -113,6 +115,7 @@ class Server:
         driver.on_waiting = self._waiting
         driver.on_failed = self._failed
         self._links.on_peer = self._peer
+        log_obstacles(self._links, self._federation)
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT, or the end of the run if that was asked for."""
@@ -288,15 +291,7 @@ class Server:
             return
         last = self._tracker.last
         assert last is not None
-        log_event(
-            "decided",
-            round=last.round,
-            view=last.view,
-            value=last.value,
-            clients=last.clients,
-            filtered={one.name: one.reason for one in last.filtered or ()},
-            reduced={one.name: one.reason for one in last.reduced or ()},
-        )
+        log_event("decided", round=last.round, view=last.view, value=last.value, **_judged(last))
         if self._tracker.finished:
             log_event("finished", round=last.round)
         if self._compactor.due:
@@ -360,6 +355,16 @@ class Server:
         if certificate is None:
             return None
         return self._rules.unsigned(Cert(fetch.round, certificate))
+
+
+def _judged(last: LastRound) -> dict[str, Any]:
+    """Return the facts of a round for the log: nothing of what is not known, or did not happen."""
+    facts = {
+        "clients": last.clients,
+        "filtered": {one.name: one.reason for one in last.filtered or ()},
+        "reduced": {one.name: one.reason for one in last.reduced or ()},
+    }
+    return {name: fact for name, fact in facts.items() if fact}
 
 
 def _inherited(identity: Identity) -> Outcome | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fedrfq.errors import UserError
@@ -27,8 +28,21 @@ _TAIL = 1e-11
 _TOLERANCE = 1e-9
 
 
-def epsilon(multipliers: Sequence[float], delta: float) -> float:
-    """Return the ε of uploads with noise of these multipliers."""
+@dataclass(frozen=True)
+class NoisySteps:
+    """Steps of DP-SGD: how many, the chance of a sample to be in one, and the noise."""
+
+    steps: int
+    rate: float
+    noise: float
+
+
+def epsilon(
+    multipliers: Sequence[float], delta: float, training: NoisySteps | None = None
+) -> float:
+    """Return the ε of uploads with noise of these multipliers, and of training."""
+    if training is not None and training.steps:
+        return _with_training(multipliers, delta, training)
     if not multipliers:
         return 0.0
     uploads = len(multipliers)
@@ -38,6 +52,27 @@ def epsilon(multipliers: Sequence[float], delta: float) -> float:
         return math.inf
     continuous: float = _library().get_epsilon_gaussian(together, left, tol=_TOLERANCE)
     return continuous + uploads * _SLACK
+
+
+def _with_training(multipliers: Sequence[float], delta: float, training: NoisySteps) -> float:
+    """Return the ε of all together, by the privacy loss distribution, which is rounded up.
+
+    Rounded noise costs what continuous noise does, so steps have no slack.
+    """
+    library = _library()
+    from dp_accounting import pld
+
+    uploads = len(multipliers)
+    left = (delta - uploads * _TAIL) * math.exp(-uploads * _SLACK)
+    if left <= 0:
+        return math.inf
+    accountant = pld.PLDAccountant()
+    step = library.PoissonSampledDpEvent(training.rate, library.GaussianDpEvent(training.noise))
+    accountant.compose(step, training.steps)
+    for multiplier in multipliers:
+        accountant.compose(library.GaussianDpEvent(multiplier))
+    spent: float = accountant.get_epsilon(left)
+    return spent + uploads * _SLACK
 
 
 def noise_for(epsilon_: float, uploads: int, delta: float) -> float:

@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedrfq.errors import UserError
-from fedrfq.privacy.accountant import epsilon
+from fedrfq.privacy.accountant import NoisySteps, epsilon
 from fedrfq.privacy.drawn_uploads import DrawnUpload
 from fedrfq.privacy.settings import Privacy
 
 MECHANISM = "discrete Gaussian noise on class sums and counts, at the client"
+TRAINING = "DP-SGD: rounded Gaussian noise on clipped gradients, which no seed can repeat"
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,9 @@ class PrivacyClaim:
     epsilon: float | None
     why: str = ""
     budget: float | None = None
+    # Steps of training with noise, and their noise, which is not that of uploads.
+    steps: int = 0
+    training_noise: float = 0.0
 
     def table(self) -> dict[str, Any]:
         """Return the claim as plain values."""
@@ -42,14 +46,20 @@ class PrivacyClaim:
         return f"ε = {self.epsilon:.4g} at δ = {self.delta:g}, for {protects}"
 
 
-def claim(privacy: Privacy, drawn: Sequence[DrawnUpload], uncovered: str = "") -> PrivacyClaim:
+def claim(
+    privacy: Privacy,
+    drawn: Sequence[DrawnUpload],
+    uncovered: str = "",
+    training: NoisySteps | None = None,
+) -> PrivacyClaim:
     """Return what may be claimed after these uploads."""
     why = uncovered or _weaker(privacy, drawn)
     spent = None
     if not why:
-        spent = epsilon([upload.noise for upload in drawn], privacy.delta)
+        spent = epsilon([upload.noise for upload in drawn], privacy.delta, training)
+    mechanisms = [MECHANISM] * privacy.used + [TRAINING] * (training is not None)
     return PrivacyClaim(
-        MECHANISM,
+        "; ".join(mechanisms),
         privacy.noise,
         privacy.delta,
         privacy.unit,
@@ -57,6 +67,8 @@ def claim(privacy: Privacy, drawn: Sequence[DrawnUpload], uncovered: str = "") -
         spent,
         why,
         privacy.budget or None,
+        training.steps if training else 0,
+        training.noise if training else 0.0,
     )
 
 

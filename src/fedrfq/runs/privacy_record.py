@@ -20,7 +20,7 @@ ON_FLOWER = "a node of Flower also reports its clients' losses and accuracies to
 
 def check(experiment: Experiment) -> None:
     """Raise a UserError where ε cannot be computed, or the budget pays for no upload at all."""
-    if not experiment.privacy.used or experiment.uncovered():
+    if not experiment.has_noise or experiment.uncovered():
         return
     check_installed()
     check_budget(experiment.privacy)
@@ -56,21 +56,30 @@ def rows(run: RunDirectory) -> Rows:
         return []
     claims = [_claim(row) for row in recorded["clients"]]
     first = claims[0]
+    noises = [f"{noise:g}" for noise in (first.noise, first.training_noise) if noise]
     return [
-        ("noise", f"{first.noise:g} × what one {first.unit} can change: {first.mechanism}"),
+        (
+            "noise",
+            f"{' and '.join(noises)} × what one {first.unit} can change: {first.mechanism}",
+        ),
         *(("privacy", text) for text in _grouped(claims)),
     ]
 
 
 def planned_rows(experiment: Experiment) -> Rows:
     """Return what a run will cost each client; nothing without noise."""
-    if not experiment.privacy.used:
+    if not experiment.has_noise:
         return []
     if why := experiment.uncovered():
         return [("privacy", f"no ε: {why}")]
-    uploads = sum(experiment.public.due(number) for number in range(1, experiment.rounds + 1))
-    spent = epsilon([experiment.privacy.noise] * uploads, experiment.privacy.delta)
+    uploads = 0
+    if experiment.privacy.used:
+        uploads = sum(experiment.public.due(number) for number in range(1, experiment.rounds + 1))
+    training = experiment.noisy_steps(experiment.rounds)
+    spent = epsilon([experiment.privacy.noise] * uploads, experiment.privacy.delta, training)
     text = f"ε = {spent:.4g} at δ = {experiment.privacy.delta:g} after {uploads} uploads"
+    if training is not None:
+        text += f" and {training.steps} steps of DP-SGD"
     if 0 < experiment.privacy.budget < spent:
         text += f"; uploads stop before ε = {experiment.privacy.budget:g}"
     return [("privacy", f"{text}, per {experiment.privacy.unit}")]
@@ -81,14 +90,18 @@ def _grouped(claims: Sequence[PrivacyClaim]) -> list[str]:
     clients: dict[str, int] = {}
     for made in claims:
         text = f"{made}; uploads: {made.uploads}"
+        if made.steps:
+            text += f", steps of training: {made.steps}"
         clients[text] = clients.get(text, 0) + 1
     return [f"{text} ({number} clients)" for text, number in clients.items()]
 
 
 def _claim(row: Any) -> PrivacyClaim:
     """Return the claim in a row of a file that may be anybody's."""
-    made = PrivacyClaim(**{field.name: row[field.name] for field in fields(PrivacyClaim)})
-    numbers = [made.noise, made.delta, made.uploads]
+    # Records from before there was DP-SGD know no steps.
+    known = {"steps": 0, "training_noise": 0.0, **row}
+    made = PrivacyClaim(**{field.name: known[field.name] for field in fields(PrivacyClaim)})
+    numbers = [made.noise, made.delta, made.uploads, made.steps, made.training_noise]
     numbers += [number for number in (made.epsilon, made.budget) if number is not None]
     texts = (made.mechanism, made.unit, made.why)
     if any(type(number) not in (int, float) for number in numbers) or any(

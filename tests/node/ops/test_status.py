@@ -346,6 +346,10 @@ def test_one_client_is_shown_in_full() -> None:
     assert re.search(r"receipts +│ server-0, server-2 of 4", text)
     assert "counted for 0 %: far; accuracy 91.25 %" in text
     assert "expires 2028-11-17" in text
+    assert "cannot connect" not in text, "nothing is, or the release is too old to say"
+    cut_off = {"unreachable": {"server-3": "d.example:7400: no answer"}}
+    text = printed({}, {"ward-3": {**CLIENT, **cut_off}})
+    assert re.search(r"cannot connect +│ server-3 \(d.example:7400: no answer\)", text)
     early = printed({}, {"ward-3": {**CLIENT, "upload": None, "last": None, "connected": []}})
     assert "waiting for servers" in early
 
@@ -462,6 +466,9 @@ def test_a_server_of_another_version_is_said_to_be(
     (tmp_path / "status.json").write_text('{"port": 1}')
     monkeypatch.setattr(status_client, "_page", lambda port: reported)
     assert status_client.ask(tmp_path) == reported
+    older = {key: value for key, value in reported.items() if key != "unreachable"}
+    monkeypatch.setattr(status_client, "_page", lambda port: older)
+    assert status_client.ask(tmp_path) == older, "what it lacks is not needed"
     monkeypatch.setattr(
         status_client,
         "_page",

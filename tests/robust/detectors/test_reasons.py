@@ -42,6 +42,8 @@ def test_a_client_is_explained_in_one_line_the_least_weight_first() -> None:
         "class 4: claims more samples than may count"
     )
     assert explained(weight_J, np.zeros(6, np.int64)) == ""
+    assert explained(weight_J, reason_J, "abcdef").startswith("classes c, d: far from")
+    assert "class b: on the way to class e" in explained(weight_J, reason_J, "abcdef")
 
 
 def test_a_line_stays_short_whatever_happened() -> None:

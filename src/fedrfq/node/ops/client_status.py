@@ -7,7 +7,7 @@ here are the keys of that JSON.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -74,6 +74,8 @@ class ClientStatus:
     ignored: Mapping[str, int]
     # What may be claimed of the samples' privacy after all uploads so far; None without noise.
     privacy: PrivacyClaim | None = None
+    # Why servers are not connected.
+    unreachable: Mapping[str, str] = field(default_factory=dict)
 
 
 class HasClaim(Protocol):
@@ -166,6 +168,7 @@ class ClientTracker:
             certificate_expires=links.certificate_expires.isoformat(timespec="seconds"),
             ignored=dict(client.ignored),
             privacy=self.claim(),
+            unreachable=status.reasons(federation, links.unreachable),
         )
 
 

@@ -7,7 +7,7 @@ here are the keys of that JSON.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -117,6 +117,8 @@ class ServerStatus:
     log_bytes: int
     # When the TLS certificate in use expires.
     certificate_expires: str
+    # Why servers that this one dials are not connected.
+    unreachable: Mapping[str, str] = field(default_factory=dict)
 
 
 def names(federation: Federation, parties: Iterable[int]) -> Names:
@@ -128,6 +130,15 @@ def names(federation: Federation, parties: Iterable[int]) -> Names:
 def name(federation: Federation, party: int) -> str:
     """Return the name of a party."""
     return federation.members[party].name
+
+
+def reasons(federation: Federation, unreachable: Mapping[int, str]) -> dict[str, str]:
+    """Return why servers are not connected, by name; a wrong address is the first thing to see."""
+    members = federation.members
+    return {
+        members[server].name: f"{members[server].address}: {why}"
+        for server, why in unreachable.items()
+    }
 
 
 def peers(
@@ -205,7 +216,7 @@ def _verdicts(federation: Federation, decided: Decided) -> _Verdicts | tuple[Non
     reduced = []
     # Mostly none, and finding that out for all clients at once takes little time.
     for row in np.flatnonzero(verdict.reason_KJ.any(1)).tolist():
-        why = verdict.why(row)
+        why = verdict.why(row, federation.class_names)
         client = clients[row]
         score = int(verdict.score_K[row])
         weight = round(100 * verdict.share(row), 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,13 @@ def ask(folder: Path) -> dict[str, Any] | None:
         # A party that was killed leaves its file, so all of these mean that none is running.
         return None
     kind = ServerStatus if "view" in status else ClientStatus
-    if not status.keys() >= {field.name for field in fields(kind)}:
+    # What a field has a default for, releases before it do not report.
+    needed = {
+        field.name
+        for field in fields(kind)
+        if field.default is MISSING and field.default_factory is MISSING
+    }
+    if not status.keys() >= needed:
         raise UserError(
             f"the party of {folder} runs another version of this program: restart it with this one"
         )

@@ -135,4 +135,5 @@ class StatusTracker:
             ignored=dict(replica.ignored),
             log_bytes=self.store.size,
             certificate_expires=links.certificate_expires.isoformat(timespec="seconds"),
+            unreachable=status.reasons(federation, links.unreachable),
         )

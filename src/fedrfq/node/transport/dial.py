@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
+from fedrfq.node.transport import failures
 from fedrfq.node.transport.budget import Limits
 from fedrfq.node.transport.link import Link
 
@@ -34,9 +35,16 @@ class Backoff:
 
 
 async def keep_connected(
-    dial: Callable[[], Link], address: tuple[str, int], limits: Limits, rng: Random
+    dial: Callable[[], Link],
+    address: tuple[str, int],
+    limits: Limits,
+    rng: Random,
+    on_failed: Callable[[str], None] = lambda why: None,
 ) -> None:
-    """Dial this address whenever there is no connection, until cancelled."""
+    """Dial this address whenever there is no connection, until cancelled.
+
+    `on_failed` is told, in words, why an attempt has failed.
+    """
     backoff = Backoff(*limits.backoff_s, rng)
     while True:
         link = dial()
@@ -44,6 +52,8 @@ async def keep_connected(
         lasted_s = 0.0
         if link.up_at is not None:
             lasted_s = asyncio.get_running_loop().time() - link.up_at
+        else:
+            on_failed(link.why)
         await asyncio.sleep(backoff.after(lasted_s))
 
 
@@ -53,8 +63,8 @@ async def _connect(link: Link, address: tuple[str, int], timeout_s: float) -> No
         async with asyncio.timeout(timeout_s):
             await asyncio.get_running_loop().create_connection(lambda: link, *address)
     # UnicodeError: the address is not a valid host name. A timeout is an OSError, too.
-    except (OSError, UnicodeError):
-        link.drop("unreachable")
+    except (OSError, UnicodeError) as error:
+        link.drop("unreachable", failures.in_words(error))
     else:
         # Not `await link.gone`: cancelling this task must not cancel the link's future.
         await asyncio.wait({link.gone})

@@ -7,6 +7,7 @@ import ssl
 from collections import Counter
 from typing import Protocol, cast
 
+from fedrfq.node.transport import failures
 from fedrfq.node.transport.budget import Budget
 from fedrfq.node.transport.frames import EMPTY, HEADER, Frames, Oversized, header
 from fedrfq.node.transport.tls_stream import TlsStream
@@ -36,6 +37,9 @@ class Owner(Protocol):
     def on_closed(self, link: Link) -> None:
         """The connection is over."""
 
+    def on_another_time(self, link: Link) -> None:
+        """A party was refused because its certificate is not valid by this machine's clock."""
+
 
 class Link(asyncio.BufferedProtocol):
     """One end of a connection. `peer` is None until the other end is identified.
@@ -61,6 +65,8 @@ class Link(asyncio.BufferedProtocol):
         self.sent_at = now
         # Since when both ends have known each other.
         self.up_at: float | None = None
+        # Why the connection ended, in words.
+        self.why = ""
         self.gone: asyncio.Future[None] = self._loop.create_future()
 
     # Called by asyncio
@@ -87,10 +93,13 @@ class Link(asyncio.BufferedProtocol):
             self.drop("oversized frame")
         except ssl.SSLZeroReturnError:
             self.drop("closed by the peer")
-        except ssl.SSLCertVerificationError:
-            self.drop("wrong certificate")
-        except ssl.SSLError:
-            self.drop("no handshake" if self.peer is None else "broken TLS")
+        except ssl.SSLCertVerificationError as error:
+            self.drop("wrong certificate", failures.in_words(error))
+            if failures.is_of_another_time(error):
+                self._owner.on_another_time(self)
+        except ssl.SSLError as error:
+            why = "no handshake" if self.peer is None else "broken TLS"
+            self.drop(why, failures.in_words(error))
         else:
             answer = self._tls.outgoing()
             if answer:
@@ -219,18 +228,22 @@ class Link(asyncio.BufferedProtocol):
         if self.paused:
             self._resume()
 
-    def drop(self, why: str) -> None:
-        """End the connection at once; if TLS has an alert with the reason, send that first."""
+    def drop(self, why: str, words: str = "") -> None:
+        """End the connection at once; if TLS has an alert with the reason, send that first.
+
+        It is counted under `why`; `words` are for people.
+        """
         self._write(self._tls.outgoing())
-        self._close(why)
+        self._close(why, words)
         if self._transport is not None:
             self._transport.abort()
 
-    def _close(self, why: str) -> None:
+    def _close(self, why: str, words: str = "") -> None:
         # Only the first reason counts: a link that was dropped is also lost a moment later.
         if self.closed:
             return
         self.closed = True
+        self.why = words or failures.ended(why)
         self._queue.clear()
         kind = "refused" if self.peer is None else "dropped"
         self._owner.counts[f"{kind}: {why}"] += 1

@@ -44,7 +44,10 @@ class Links:
     """The connections of one party.
 
     `hear(peer, data)` is called for every frame, `on_peer(peer, is_connected)` when a peer has come
-    or gone. `addresses` are those of the servers, and may be changed before the start.
+    or gone, and `on_unreachable(peer, why)` when a server cannot be connected to for another reason
+    than before. `on_wrong_clock(host)` is called when a party was refused because its certificate
+    is not valid by this machine's clock. `addresses` are those of the servers, and may be changed
+    before the start.
     """
 
     def __init__(
@@ -84,7 +87,11 @@ class Links:
         # Where this server listens, once started.
         self.address: tuple[str, int]
         self.counts: Counter[str] = Counter()
+        # Why servers that this party dials are not connected, in words.
+        self.unreachable: dict[int, str] = {}
         self.on_peer: Callable[[int, bool], None] = lambda peer, is_connected: None
+        self.on_unreachable: Callable[[int, str], None] = lambda peer, why: None
+        self.on_wrong_clock: Callable[[str], None] = lambda host: None
 
     def _max_pending(self) -> int:
         """Return how many strangers may be connected without using up this process's open files.
@@ -217,6 +224,11 @@ class Links:
             del self._peers[link.peer]
             self.on_peer(link.peer, False)
 
+    def on_another_time(self, link: Link) -> None:
+        """Report a party that was refused for its certificate's dates; strangers have none."""
+        if link.dialled is None:
+            self.on_wrong_clock(link.host)
+
     # Who is who
 
     def _expects(self, link: Link, party: int) -> bool:
@@ -257,6 +269,7 @@ class Links:
             # At once, so that `on_peer` reports the end of the old one before the new one.
             self.on_closed(old)
         self._peers[peer] = link
+        self.unreachable.pop(peer, None)
         link.up_at = asyncio.get_running_loop().time()
         self.on_peer(peer, True)
 
@@ -266,7 +279,14 @@ class Links:
         for server, address in self.addresses.items():
             if self._dials(server):
                 dial = partial(Link, self, context, server)
-                yield keep_connected(dial, address, self._limits, self._rng)
+                failed = partial(self._failed, server)
+                yield keep_connected(dial, address, self._limits, self._rng, failed)
+
+    def _failed(self, server: int, why: str) -> None:
+        """Note why a server is not connected, and report it unless that is known already."""
+        if self.unreachable.get(server) != why:
+            self.unreachable[server] = why
+            self.on_unreachable(server, why)
 
     def _flush(self) -> None:
         # Emptied first, so that a frame queued from now on schedules its own flush.
@@ -287,8 +307,12 @@ class Links:
             self._renew_certificate()
 
     def _renew_certificate(self) -> None:
-        """Renew the certificate if it is due; connections that are open stay so."""
-        if datetime.now(UTC) < self._credentials.renew_at:
+        """Renew the certificate if it is due; connections that are open stay so.
+
+        A clock that was ahead, and was set right, leaves one that is not valid yet: then those in
+        the folder are looked through again.
+        """
+        if self._credentials.begins <= datetime.now(UTC) < self._credentials.renew_at:
             return
         try:
             self._credentials = renewal.renew_if_due(self._identity)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 import time
 from typing import NamedTuple
 
 from fedrfq.federation.members import endpoint
 from fedrfq.node.membership.identity import Identity
-from fedrfq.node.transport import tls
+from fedrfq.node.transport import failures, tls
 
 _MAX_CONCURRENT = 64
-_REMEDY = "its operator must start it or open the port in the firewall"
 
 
 class ProbeResult(NamedTuple):
@@ -45,32 +43,14 @@ async def _probe(
     try:
         async with asyncio.timeout(patience_s):
             well, note, _ = await _greet(identity, server, context)
-    except ssl.SSLCertVerificationError:
-        return ProbeResult(
-            False,
-            f"{address}: answers with no certificate of this federation: is the address right?",
-        )
     except ssl.SSLError as error:
-        return ProbeResult(
-            False,
-            f"{address}: refuses this party ({error.reason}): does it have the same"
-            " federation.toml?",
-        )
+        return ProbeResult(False, f"{address}: {failures.in_words(error)}")
     except TimeoutError:
-        return ProbeResult(
-            False, f"{address}: no answer within {patience_s:g} s: {_REMEDY}", there=False
-        )
+        words = failures.no_answer(f" within {patience_s:g} s")
+        return ProbeResult(False, f"{address}: {words}", there=False)
     except OSError as error:
-        return ProbeResult(False, f"{address}: {_reason(error)}: {_REMEDY}", there=False)
+        return ProbeResult(False, f"{address}: {failures.in_words(error)}", there=False)
     return ProbeResult(well, f"{address}: {note}, {1000 * (time.monotonic() - began):.0f} ms")
-
-
-def _reason(error: OSError) -> str:
-    # asyncio puts addresses into its texts; the system's own name for the error is shorter. A host
-    # name that does not resolve has a negative number, which the system does not know.
-    if error.errno and error.errno > 0:
-        return os.strerror(error.errno)
-    return error.strerror or "cannot be reached"
 
 
 async def _greet(identity: Identity, server: int, context: ssl.SSLContext) -> ProbeResult:

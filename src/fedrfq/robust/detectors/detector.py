@@ -9,6 +9,7 @@ with everything else.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -92,9 +93,12 @@ class Verdict:
         sent = int(self.sent_KJ[row].sum())
         return int(self.weight_KJ[row].sum()) / max(FULL * sent, 1)
 
-    def why(self, row: int) -> str:
-        """Return in words why a client counts for less; "" if it does not."""
-        return explained(self.weight_KJ[row], self.reason_KJ[row])
+    def why(self, row: int, names: Sequence[str] = ()) -> str:
+        """Return in words why a client counts for less; "" if it does not.
+
+        `names` are those of the classes.
+        """
+        return explained(self.weight_KJ[row], self.reason_KJ[row], names)
 
     def fits(self, uploads: Uploads) -> bool:
         """Return whether this can be a verdict on these uploads, by what this class promises."""

@@ -6,6 +6,7 @@ plus 1 is in the bits above.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -72,39 +73,46 @@ def is_reason(number: int, classes: int) -> bool:
     return rival == 0
 
 
-def words(number: int) -> str:
+def words(number: int, names: Sequence[str] = ()) -> str:
     """Return a reason in words."""
     rival = (number >> _CODE_BITS) - 1
-    return _WORDS[Reason(number & (1 << _CODE_BITS) - 1)].format(rival=rival)
+    return _WORDS[Reason(number & (1 << _CODE_BITS) - 1)].format(rival=_name(rival, names))
 
 
-def explained(weight_J: Ints, reason_J: Ints) -> str:
+def explained(weight_J: Ints, reason_J: Ints, names: Sequence[str] = ()) -> str:
     """Return in one line why a client's uploads count for less, and how much; "" if none does.
 
     Classes of the same reason and weight are named together, those with the least weight first.
+    They are named by their numbers where there are no `names`.
     """
     alike: dict[tuple[int, int], list[int]] = {}
     for j in np.flatnonzero(reason_J).tolist():
         alike.setdefault((int(weight_J[j]), int(reason_J[j])), []).append(j)
     lightest_first = sorted(alike, key=lambda key: (key[0], alike[key]))
-    lines = [_line(alike[key], *key) for key in lightest_first[:_MAX_NAMED]]
+    lines = [_line(alike[key], *key, names) for key in lightest_first[:_MAX_NAMED]]
     if len(alike) > _MAX_NAMED:
         lines.append(f"and more in {sum(map(len, alike.values()))} classes in all")
     return "; ".join(lines)
 
 
-def _line(classes: list[int], weight: int, number: int) -> str:
-    line = f"{_named(classes)}: {words(number)}"
+def _line(classes: list[int], weight: int, number: int, names: Sequence[str]) -> str:
+    line = f"{_named([_name(j, names) for j in classes])}: {words(number, names)}"
     if weight == FULL:
         return line
     return f"{line} (weight {100 * weight // FULL} %)"
 
 
-def _named(classes: list[int]) -> str:
+def _name(label: int, names: Sequence[str]) -> str:
+    if names:
+        return names[label]
+    return str(label)
+
+
+def _named(classes: list[str]) -> str:
     """Return classes in words, those beyond the first few only counted."""
     if len(classes) == 1:
         return f"class {classes[0]}"
-    text = "classes " + ", ".join(map(str, classes[:_MAX_NAMED]))
+    text = "classes " + ", ".join(classes[:_MAX_NAMED])
     if len(classes) > _MAX_NAMED:
         text += f" and {len(classes) - _MAX_NAMED} more"
     return text

@@ -1,0 +1,25 @@
+"""Logs what keeps a party from being connected to others: once for each server and reason."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fedrfq.federation.federation_file import Federation
+from fedrfq.node.logs import log_peer_event
+from fedrfq.node.transport.links import Links
+
+
+def log_obstacles(links: Links, federation: Federation) -> None:
+    """Log why servers cannot be connected to, and parties that are refused for their dates."""
+    links.on_unreachable = partial(_unreachable, federation)
+    links.on_wrong_clock = _wrong_clock
+
+
+def _unreachable(federation: Federation, peer: int, why: str) -> None:
+    member = federation.members[peer]
+    log_peer_event("cannot connect", "warning", peer=member.name, address=member.address, why=why)
+
+
+def _wrong_clock(host: str) -> None:
+    why = "its certificate is not valid by this machine's clock: set whichever clock is wrong"
+    log_peer_event("refused a party", "warning", host=host, why=why)
