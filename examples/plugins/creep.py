@@ -7,7 +7,6 @@ them would be dropped.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -22,8 +21,6 @@ from fedrfq.robust.detectors import State
 @dataclass(frozen=True)
 class Creep(Attack):
     """Adds `strength` more to every value in each round."""
-
-    on_uploads: ClassVar[bool] = True
 
     def corrupt(self, scene: Scene, state: State, rng: Generator) -> tuple[Uploads, State]:
         steps = int(state.get("steps", 0)) + 1

@@ -27,6 +27,14 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f" (did you mean {known[matches[0]]}?)"
 
 
+def check_one_of(key: str, value: object, names: Iterable[str]) -> None:
+    """Refuse a value under a key that takes one of these names."""
+    known = list(names)
+    if value not in known:
+        near = did_you_mean(str(value), known)
+        raise UserError(f"{key} must be one of {', '.join(known)}, not {value!r}{near}")
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text, for messages of one line."""
     return str(error).strip().split("\n")[0][:300]

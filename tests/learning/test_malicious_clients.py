@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,8 +45,6 @@ class Garbage(Attack):
     """Sends what no message can carry."""
 
     kind: str = "large"
-
-    on_uploads: ClassVar[bool] = True
 
     def forge(self, scene: Scene, rng: Generator) -> Uploads:
         counts = scene.uploads.counts_KJ.copy()

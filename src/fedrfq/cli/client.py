@@ -21,14 +21,16 @@ from fedrfq.errors import UserError
 if TYPE_CHECKING:
     from fedrfq.node.storage.client_history import HistoryLine
 
+ClientFolder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR", help="The folder of the client, with its keys and federation.toml."
+    ),
+]
+
 
 def client(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR", help="The folder of the client, with its keys and federation.toml."
-        ),
-    ],
+    folder: ClientFolder,
     data: Annotated[
         str,
         typer.Option(
@@ -98,12 +100,7 @@ def client(
 
 
 def forget(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR", help="The folder of the client, with its keys and federation.toml."
-        ),
-    ],
+    folder: ClientFolder,
     status_port: StatusPort = 0,
     log_format: LogFormat = "text",
     log_level: LogLevel = "info",

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedrfq.committee.committee import AgreedRound, Committee, CommitteeSettings, PreviousRound
-from fedrfq.errors import UserError, did_you_mean
+from fedrfq.errors import UserError, check_one_of
 from fedrfq.federation import codec
 from fedrfq.federation.application import Memory, Task
 from fedrfq.files.options import one_of, option
@@ -42,11 +42,7 @@ class Alone(Committee):
     )
 
     def __post_init__(self) -> None:
-        if self.behaviour not in BEHAVIOURS:
-            raise UserError(
-                f"committee.behaviour must be one of {', '.join(BEHAVIOURS)},"
-                f" not '{self.behaviour}'{did_you_mean(self.behaviour, BEHAVIOURS)}"
-            )
+        check_one_of("committee.behaviour", self.behaviour, BEHAVIOURS)
         if self.at < 1:
             raise UserError(f"committee.at must be a round, 1 or later, not {self.at}")
 

@@ -5,7 +5,7 @@ All keys follow from the run's seed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fedrfq.committee.committee import AgreedRound, Committee, CommitteeSettings, PreviousRound
 from fedrfq.consensus.messages import Message
 from fedrfq.consensus.roster import MAX_SERVERS, faults
-from fedrfq.errors import UserError, did_you_mean
+from fedrfq.errors import UserError, check_one_of
 from fedrfq.federation import signatures
 from fedrfq.federation.federation_file import Federation, Timings
 from fedrfq.files.options import option
@@ -70,8 +70,8 @@ class Simulated(Committee):
                 f"committee.faulty = {self.faulty} of {self.servers} servers: {max_faulty} at most,"
                 " because with a third or more of them faulty no agreement is possible"
             )
-        _check_choice("behaviour", self.behaviour, BEHAVIOURS)
-        _check_choice("network", self.network, NETWORKS)
+        check_one_of("committee.behaviour", self.behaviour, BEHAVIOURS)
+        check_one_of("committee.network", self.network, NETWORKS)
 
     def about(self) -> str:
         """Describe the committee in a few words."""
@@ -139,15 +139,6 @@ class Simulated(Committee):
             faulty=frozenset(rng.sample(range(self.servers), self.faulty)),
             behaviour=self.behaviour,
             links=NETWORKS[self.network](self.servers),
-        )
-
-
-def _check_choice(key: str, value: str, known: Iterable[str]) -> None:
-    names = list(known)
-    if value not in names:
-        raise UserError(
-            f"committee.{key} must be one of {', '.join(names)},"
-            f" not '{value}'{did_you_mean(value, names)}"
         )
 
 

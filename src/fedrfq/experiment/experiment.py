@@ -16,7 +16,7 @@ from fedrfq.data import Dataset, ImageForm, load
 from fedrfq.data.image_form import AS_FOUND
 from fedrfq.data.partition import Classes, PartitionKind
 from fedrfq.engine.program import TrainingOptions
-from fedrfq.errors import UserError
+from fedrfq.errors import UserError, check_one_of
 from fedrfq.experiment.kinds import KINDS, PLAIN_SECTIONS, SECTIONS, name_of
 from fedrfq.files import toml
 from fedrfq.files.options import one_of, option
@@ -175,8 +175,7 @@ class Experiment:
             )
         if not 0 <= self.validation < 1:
             raise UserError(f"validation must be at least 0 and below 1, not {self.validation}")
-        if self.init not in STARTS:
-            raise UserError(f"init must be one of {', '.join(STARTS)}, not '{self.init}'")
+        check_one_of("init", self.init, STARTS)
         self._check_method()
         check_exact(self.detector, self.method.rule(), getattr(self.committee, "servers", 1))
         self._check_attack()

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_type_hints
 from fedrfq import plugins
 from fedrfq.data import CONTRACT, DATASETS, at_path, is_given, is_on_hub
 from fedrfq.engine.program import TrainingOptions
-from fedrfq.errors import UserError, did_you_mean
+from fedrfq.errors import UserError, check_one_of, did_you_mean
 from fedrfq.experiment.experiment import Cohort, Data, Experiment
 from fedrfq.experiment.kinds import DEFAULT_KINDS, KINDS, SECTIONS, name_of
 from fedrfq.files import toml
@@ -189,11 +189,7 @@ def _of_kind(key: str, section: Table, suits: Mapping[str, Any], path: str) -> A
     kinds = KINDS[key]
     name = section.pop("name", suits.get("name", DEFAULT_KINDS[key]))
     _typed(name, str, f"{path}.name")
-    if name not in kinds:
-        raise UserError(
-            f"{path}.name must be one of {', '.join(kinds)}, not {name!r}"
-            f"{did_you_mean(name, kinds)}"
-        )
+    check_one_of(f"{path}.name", name, kinds)
     _check_owner(section, name, kinds, path)
     return _build(kinds[name], section, path, suits)
 

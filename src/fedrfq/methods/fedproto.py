@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedrfq.errors import UserError
+from fedrfq.errors import check_one_of
 from fedrfq.files.options import one_of, option
 from fedrfq.methods.prototype_loss import PrototypeLoss
 from fedrfq.robust.rules import RULES
@@ -37,10 +37,7 @@ class FedProto(PrototypeLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.aggregate not in RULES:
-            raise UserError(
-                f"method.aggregate must be one of {', '.join(RULES)}, not '{self.aggregate}'"
-            )
+        check_one_of("method.aggregate", self.aggregate, RULES)
 
     def rule(self) -> str:
         return self.aggregate

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrfq.errors import UserError
+from fedrfq.errors import check_one_of
 from fedrfq.files.options import one_of, option
 from fedrfq.methods.fedproto import FedProto
 from fedrfq.methods.method import Batch
@@ -54,10 +54,7 @@ class FedRFQ(FedProto):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reduction not in REDUCTIONS:
-            raise UserError(
-                f"method.reduction must be one of {', '.join(REDUCTIONS)}, not '{self.reduction}'"
-            )
+        check_one_of("method.reduction", self.reduction, REDUCTIONS)
 
     def distance(self, difference_KBV: Tensor) -> Tensor:
         norm: Tensor = torch.linalg.vector_norm(difference_KBV, dim=-1)

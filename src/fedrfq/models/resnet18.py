@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from fedrfq.errors import UserError
+from fedrfq.errors import check_one_of
 from fedrfq.files.options import one_of, option
 from fedrfq.models.model import Model, at_least_one, start_linear
 from fedrfq.models.stacked import Layout, Params, TrainingStep, batch_norm, linear, mean_pixels
@@ -46,10 +46,7 @@ class ResNet18(Model):
 
     def __post_init__(self) -> None:
         at_least_one(self, "stem", "pool")
-        if self.weights not in _WEIGHTS:
-            raise UserError(
-                f"model.weights must be one of {', '.join(_WEIGHTS)}, not '{self.weights}'"
-            )
+        check_one_of("model.weights", self.weights, _WEIGHTS)
 
     def head(self, name: str) -> bool:
         return name.startswith("fc.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedrfq.errors import UserError, did_you_mean
+from fedrfq.errors import check_one_of
 from fedrfq.paper import bound, failures, lipschitz, security_study
 from fedrfq.paper.tables import TablePlan
 from fedrfq.studies.compare import ComparePlan
@@ -29,9 +29,5 @@ KINDS: dict[str, Callable[[Study], Plan]] = {
 
 def plan(study: Study) -> Plan:
     """Return the plan for a study, by its kind."""
-    if study.kind not in KINDS:
-        near = did_you_mean(study.kind, list(KINDS))
-        raise UserError(
-            f"{study.name}: kind must be one of {', '.join(KINDS)}, not '{study.kind}'{near}"
-        )
+    check_one_of(f"{study.name}: kind", study.kind, KINDS)
     return KINDS[study.kind](study)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedrfq.errors import UserError, did_you_mean
+from fedrfq.errors import UserError, check_one_of
 from fedrfq.files import toml
 from fedrfq.studies.study import folder
 
@@ -40,9 +40,7 @@ def printed(table: str) -> dict[str, Printed]:
     """Return the rows of one of the paper's tables, by method."""
     path = folder() / FILE
     tables = toml.read(path)
-    if table not in tables:
-        near = did_you_mean(table, list(tables))
-        raise UserError(f"paper must be one of {', '.join(tables)}, not '{table}'{near}")
+    check_one_of("paper", table, tables)
     try:
         return {method: Printed.of(row) for method, row in tables[table].items()}
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

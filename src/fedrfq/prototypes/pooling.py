@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fedrfq.errors import UserError
+from fedrfq.errors import UserError, check_one_of
 from fedrfq.files.options import option
 
 
@@ -39,8 +39,7 @@ class Pool:
     stride: int = option(1, "Values from one window to the next", "1 or more")
 
     def __post_init__(self) -> None:
-        if self.name not in POOLS:
-            raise UserError(f"pool.name must be one of {', '.join(POOLS)}, not {self.name!r}")
+        check_one_of("pool.name", self.name, POOLS)
         for field in ("rows", "kernel", "stride"):
             if getattr(self, field) < 1:
                 raise UserError(f"pool.{field} must be at least 1, not {getattr(self, field)}")

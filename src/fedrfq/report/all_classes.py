@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedrfq.report import marks
 from fedrfq.report.clients_csv import ClientRow
-from fedrfq.report.figure import Figure, Row, Spec
+from fedrfq.report.figure import Figure, Row, Spec, first_shown
 from fedrfq.report.run_data import RunData
 from fedrfq.runs.summary import last_tested
 
@@ -27,8 +27,7 @@ def known(run: RunData) -> Figure | None:
         "classes, with all classes allowed as answers. Only exchange can teach a client classes "
         "that it does not hold."
     )
-    if len(run.clients.tested) > _MAX_CLIENTS:
-        caption += f" Shows the first {_MAX_CLIENTS} of {len(run.clients.tested):,} clients."
+    caption += first_shown(_MAX_CLIENTS, len(run.clients.tested), "clients")
     return Figure("known", "Clients on all classes", caption, rows, _points())
 
 
@@ -54,12 +53,7 @@ def _points() -> Spec:
         "mark": {"type": "point", "filled": True, "size": 70},
         "params": [marks.switch("series")],
         "encoding": {
-            "x": {
-                "field": "client",
-                "type": "ordinal",
-                "title": "client",
-                "axis": {"labelAngle": 0, "labelOverlap": "greedy"},
-            },
+            "x": marks.clients(),
             "y": marks.axis("accuracy", marks.PERCENT),
             "color": marks.series([_HELD, _UNHELD]),
             "opacity": marks.shown(1),
@@ -90,8 +84,7 @@ def recall(run: RunData) -> Figure | None:
         f"Of the samples of each class, how many the clients recognise after round {record.round}: "
         "mean over all clients, whether they hold the class or not."
     )
-    if len(record.recall) > _MAX_CLASSES:
-        caption += f" Shows the first {_MAX_CLASSES} of {len(record.recall)} classes."
+    caption += first_shown(_MAX_CLASSES, len(record.recall), "classes")
     return Figure("recall", "Recall of each class", caption, rows, _bars())
 
 
@@ -101,14 +94,7 @@ def _bars() -> Spec:
         "height": 200,
         "mark": {"type": "bar"},
         "encoding": {
-            "x": {
-                "field": "class",
-                "type": "nominal",
-                "title": "class",
-                # Sorting by name would put the names into a Vega expression, unescaped.
-                "sort": {"field": "label", "op": "min"},
-                "axis": {"labelAngle": 0, "labelLimit": 60, "labelOverlap": "greedy"},
-            },
+            "x": marks.classes(axis={"labelAngle": 0, "labelLimit": 60, "labelOverlap": "greedy"}),
             "y": marks.axis("recall", "recall, %", scale={"domainMin": 0, "domainMax": 100}),
             "tooltip": [
                 {"field": "class", "title": "class"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedrfq.report import marks
 from fedrfq.report.clients_csv import ClientRow
 from fedrfq.report.curves import HEAD, PROTOTYPE
-from fedrfq.report.figure import Figure, Row, Spec
+from fedrfq.report.figure import Figure, Row, Spec, first_shown
 from fedrfq.report.run_data import RunData
 
 # More columns or rows than this are too thin to read.
@@ -28,7 +28,7 @@ def accuracies(run: RunData) -> Figure | None:
     )
     if any(client.malicious for client in clients):
         caption += " Triangles mark malicious clients."
-    caption += _shown_clients(len(clients))
+    caption += first_shown(_MAX_CLIENTS, len(clients), "clients")
     return Figure("clients", "Clients", caption, rows, _dumbbells(names))
 
 
@@ -51,12 +51,7 @@ def _accuracy_rows(client: ClientRow) -> list[Row]:
 
 def _dumbbells(names: list[str]) -> Spec:
     """Draw a dot and a ring for each client, joined by a line."""
-    x = {
-        "field": "client",
-        "type": "ordinal",
-        "title": "client",
-        "axis": {"labelAngle": 0, "labelOverlap": "greedy"},
-    }
+    x = marks.clients()
     y = marks.axis("accuracy", marks.PERCENT)
     tooltip = marks.tips(
         client="client",
@@ -125,9 +120,8 @@ def partition(run: RunData) -> Figure | None:
         "How many training samples of each class each client holds. "
         "An empty cell means that the client holds none."
     )
-    if len(labels) > _MAX_CLASSES:
-        caption += f" Shows the first {_MAX_CLASSES} of {len(labels)} classes."
-    caption += _shown_clients(len({share.client for share in run.shares}))
+    caption += first_shown(_MAX_CLASSES, len(labels), "classes")
+    caption += first_shown(_MAX_CLIENTS, len({share.client for share in run.shares}), "clients")
     names = {row["class"] for row in rows}
     return Figure("partition", "Classes and clients", caption, rows, _map(len(names)))
 
@@ -141,22 +135,11 @@ def _map(classes: int) -> Spec:
         "height": row_height * classes,
         "mark": {"type": "rect", "cornerRadius": 2},
         "encoding": {
-            "x": {
-                "field": "client",
-                "type": "ordinal",
-                "title": "client",
-                "scale": {"paddingInner": 0.08},
-                "axis": {"labelAngle": 0, "labelOverlap": "greedy"},
-            },
-            "y": {
-                "field": "class",
-                "type": "nominal",
-                "title": "class",
-                # Sorting by name would put the names into a Vega expression, unescaped.
-                "sort": {"field": "label", "op": "min"},
-                "scale": {"paddingInner": 0.1},
-                "axis": {"labelLimit": 120, "grid": True, "zindex": 0, "labelOverlap": False},
-            },
+            "x": marks.clients(scale={"paddingInner": 0.08}),
+            "y": marks.classes(
+                scale={"paddingInner": 0.1},
+                axis={"labelLimit": 120, "grid": True, "zindex": 0, "labelOverlap": False},
+            ),
             "color": {
                 "field": "train",
                 "type": "quantitative",
@@ -178,10 +161,3 @@ def _map(classes: int) -> Spec:
             ],
         },
     }
-
-
-def _shown_clients(clients: int) -> str:
-    """Say how many clients the figure leaves out, if any."""
-    if clients > _MAX_CLIENTS:
-        return f" Shows the first {_MAX_CLIENTS} of {clients:,} clients."
-    return ""

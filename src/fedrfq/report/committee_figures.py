@@ -64,32 +64,13 @@ _TOOLTIP = marks.tips(
 
 def leaders(servers: int) -> Spec:
     """Draw a cell for each round in the row of its leader."""
-    return {
-        "height": 26 * servers,
-        "transform": [
-            {"calculate": "datum.round - 0.5", "as": "from"},
-            {"calculate": "datum.round + 0.5", "as": "to"},
-        ],
-        "params": [{**marks.ZOOM, "select": {**marks.ZOOM["select"], "encodings": ["x"]}}],
-        "mark": {"type": "rect", "clip": True, "cornerRadius": 1},
-        "encoding": {
-            "x": {**marks.rounds(), "field": "from"},
-            "x2": {"field": "to"},
-            "y": {
-                "field": "leader",
-                "type": "ordinal",
-                "title": "leading server",
-                "scale": {"paddingInner": 0.2},
-            },
-            "color": {
-                "field": "view",
-                "type": "ordinal",
-                "title": "view changes",
-                "legend": {"orient": "top"},
-            },
-            "tooltip": _TOOLTIP,
-        },
+    colour = {
+        "field": "view",
+        "type": "ordinal",
+        "title": "view changes",
+        "legend": {"orient": "top"},
     }
+    return marks.cells(26 * servers, "leader", "leading server", color=colour, tooltip=_TOOLTIP)
 
 
 def _traffic(largest: int) -> Spec:

@@ -11,12 +11,12 @@ from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.plugins import PluginMissing
 from fedrfq.report import marks, markup
 from fedrfq.report.curves import HEAD, PROTOTYPE
-from fedrfq.report.figure import Figure, Row, Spec
+from fedrfq.report.figure import Figure, Row, Spec, banded
 from fedrfq.report.groups import Brief, Group, differing, grouped
 from fedrfq.report.page import ReportPage, Section
-from fedrfq.report.run_page import length, points
+from fedrfq.report.run_page import length
 from fedrfq.runs.find_runs import MAX_RUNS
-from fedrfq.runs.summary import last_tested
+from fedrfq.runs.summary import last_tested, points
 from fedrfq.studies.intervals import difference
 from fedrfq.studies.sheets import NOTHING, interval
 
@@ -113,15 +113,8 @@ def _rows(group: Group, field: str) -> list[Row]:
 
 
 def _spread(values: Sequence[float], std: float) -> Row:
-    """Return the mean of these runs and the band around it, cut to what an accuracy can be."""
-    mean = float(np.mean(values))
-    return {
-        "mean": mean,
-        "std": std,
-        "low": max(0.0, mean - std),
-        "high": min(100.0, mean + std),
-        "runs": len(values),
-    }
+    """Return the mean of these runs, and the band around it."""
+    return {**banded(float(np.mean(values)), std), "runs": len(values)}
 
 
 def _std(group: Group, field: str, values: Sequence[float], number: int | None = None) -> float:

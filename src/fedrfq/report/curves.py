@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.report import marks
-from fedrfq.report.figure import Figure, Row
+from fedrfq.report.figure import Figure, Row, banded
 from fedrfq.report.run_data import RunData
 
 HEAD = "own head"
@@ -58,16 +58,7 @@ def _banded(records: Sequence[RoundRecord], name: str, field: str) -> list[Row]:
         mean = getattr(record, f"{field}_mean")
         std = getattr(record, f"{field}_std") or 0.0
         if mean is not None:
-            rows.append(
-                {
-                    "series": name,
-                    "round": record.round,
-                    "mean": mean,
-                    "std": std,
-                    "low": max(0.0, mean - std),
-                    "high": min(100.0, mean + std),
-                }
-            )
+            rows.append({"series": name, "round": record.round, **banded(mean, std)})
     return rows
 
 

@@ -74,37 +74,21 @@ def _cells(clients: int) -> Spec:
     row_height = 14
     if clients <= _FEW_CLIENTS:
         row_height = 24
-    return {
-        "height": row_height * clients,
-        "transform": [
-            {"calculate": "datum.round - 0.5", "as": "from"},
-            {"calculate": "datum.round + 0.5", "as": "to"},
-        ],
-        "params": [
-            {**marks.ZOOM, "select": {**marks.ZOOM["select"], "encodings": ["x"]}},
-            marks.switch("series"),
-        ],
-        "mark": {"type": "rect", "clip": True, "cornerRadius": 1},
-        "encoding": {
-            "x": {**marks.rounds(), "field": "from"},
-            "x2": {"field": "to"},
-            "y": {
-                "field": "client",
-                "type": "ordinal",
-                "title": "client",
-                "scale": {"paddingInner": 0.2},
-            },
-            "color": marks.series(
-                list(_COLOURS), scale={"domain": list(_COLOURS), "range": list(_COLOURS.values())}
-            ),
-            "opacity": marks.shown(1),
-            "tooltip": marks.tips(
-                round="round",
-                client="client",
-                series="",
-                how="dropped",
-                weight="weight left, %",
-                reason="why",
-            ),
-        },
-    }
+    scale = {"domain": list(_COLOURS), "range": list(_COLOURS.values())}
+    spec = marks.cells(
+        row_height * clients,
+        "client",
+        "client",
+        color=marks.series(list(_COLOURS), scale=scale),
+        opacity=marks.shown(1),
+        tooltip=marks.tips(
+            round="round",
+            client="client",
+            series="",
+            how="dropped",
+            weight="weight left, %",
+            reason="why",
+        ),
+    )
+    spec["params"].append(marks.switch("series"))
+    return spec

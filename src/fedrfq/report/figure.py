@@ -69,6 +69,23 @@ class Figure:
         return {"$schema": _SCHEMA, "data": data, **self.spec}
 
 
+def first_shown(limit: int, found: int, what: str) -> str:
+    """Return a sentence on what a figure leaves out; nothing if it shows everything."""
+    if found > limit:
+        return f" Shows the first {limit:,} of {found:,} {what}."
+    return ""
+
+
+def banded(mean: float, std: float) -> Row:
+    """Return the columns of an accuracy and its band, cut to what an accuracy can be."""
+    return {
+        "mean": mean,
+        "std": std,
+        "low": max(0.0, mean - std),
+        "high": min(100.0, mean + std),
+    }
+
+
 def _short(value: Value) -> Value:
     """Round to the digits that a screen can show, which keeps the page small."""
     if isinstance(value, float):

@@ -27,7 +27,7 @@ from fedrfq.node.storage import client_history
 from fedrfq.node.storage.party_folder import FEDERATION
 from fedrfq.report import committee_figures, marks, markup
 from fedrfq.report.curves import HEAD, PROTOTYPE
-from fedrfq.report.figure import Figure, Row
+from fedrfq.report.figure import Figure, Row, banded
 from fedrfq.report.moving import moving
 from fedrfq.report.page import ReportPage, Section
 from fedrfq.report.unchanged import Unchanged
@@ -305,16 +305,8 @@ def _accuracy(histories: dict[str, list[Line]]) -> Figure | None:
 
 
 def _spread(name: str, number: int, values: Sequence[float]) -> Row:
-    mean = statistics.fmean(values)
-    std = statistics.pstdev(values)
-    return {
-        "series": name,
-        "round": number,
-        "mean": mean,
-        "low": max(0.0, mean - std),
-        "high": min(100.0, mean + std),
-        "clients": len(values),
-    }
+    band = banded(statistics.fmean(values), statistics.pstdev(values))
+    return {"series": name, "round": number, **band, "clients": len(values)}
 
 
 def _filtered(histories: dict[str, list[Line]]) -> Figure | None:

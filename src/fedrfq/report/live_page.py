@@ -5,36 +5,14 @@ from __future__ import annotations
 import re
 
 from fedrfq.files.strict_json import to_json
-from fedrfq.report import markup
-from fedrfq.report.page import ReportPage, Section, embedded, policy, resource
-from fedrfq.report.theme import DAY, NIGHT
+from fedrfq.report.page import ReportPage, Section, document, resource
 
-_PAGE = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<link rel="icon" href="data:,">
-<title>fedrfq watch</title>
-<style>
-{style}</style>
-</head>
-<body>
-<main>
+_BODY = """\
 <header><h1>fedrfq watch</h1><p></p></header>
 <ul class="notes" id="lost" hidden><li>No answer from <code>fedrfq watch</code>: it has ended, and \
 this is what it saw last.</li></ul>
 <div id="head"></div>
-<div id="sections"></div>
-</main>
-<script type="application/json" id="given">{given}</script>
-{scripts}
-</body>
-</html>
-"""
+<div id="sections"></div>"""
 
 
 def shell(program: str) -> str:
@@ -42,13 +20,8 @@ def shell(program: str) -> str:
 
     It may ask nobody but the server that it came from.
     """
-    scripts = [program, resource("charts.js"), resource("live.js")]
-    return _PAGE.format(
-        policy=f"{policy(scripts)}; connect-src 'self'",
-        style=resource("page.css"),
-        given=markup.data({"figures": {}, "day": DAY, "night": NIGHT}),
-        scripts=embedded(scripts),
-    )
+    scripts = [program, resource("live.js")]
+    return document("fedrfq watch", _BODY, scripts, {}, "; connect-src 'self'")
 
 
 def state(page: ReportPage) -> str:

@@ -88,6 +88,62 @@ def rounds() -> Spec:
     return axis("round", "round", axis={"labelExpr": _WHOLE, "ticks": False, "grid": False})
 
 
+def clients(**more: Any) -> Spec:
+    """Return the axis of clients, of which there may be more than numbers fit."""
+    return {
+        "field": "client",
+        "type": "ordinal",
+        "title": "client",
+        "axis": {"labelAngle": 0, "labelOverlap": "greedy"},
+        **more,
+    }
+
+
+def classes(**more: Any) -> Spec:
+    """Return the axis of classes, in the order of their labels."""
+    return {
+        "field": "class",
+        "type": "nominal",
+        "title": "class",
+        # Sorting by name would put the names into a Vega expression, unescaped.
+        "sort": {"field": "label", "op": "min"},
+        **more,
+    }
+
+
+def plane() -> tuple[Spec, Spec]:
+    """Return the axes of two principal components, whose numbers say nothing to a reader."""
+    bare = {
+        "axis": {"labels": False, "ticks": False, "grid": False},
+        "scale": {"zero": False, "nice": False, "padding": 24},
+    }
+    return axis("x", "component 1", **bare), axis("y", "component 2", **bare)
+
+
+def cells(height: int, field: str, title: str, **encoding: Any) -> Spec:
+    """Draw a cell for each round that has a row, in the line of the row's `field`."""
+    return {
+        "height": height,
+        "transform": [
+            {"calculate": "datum.round - 0.5", "as": "from"},
+            {"calculate": "datum.round + 0.5", "as": "to"},
+        ],
+        "params": [{**ZOOM, "select": {**ZOOM["select"], "encodings": ["x"]}}],
+        "mark": {"type": "rect", "clip": True, "cornerRadius": 1},
+        "encoding": {
+            "x": {**rounds(), "field": "from"},
+            "x2": {"field": "to"},
+            "y": {
+                "field": field,
+                "type": "ordinal",
+                "title": title,
+                "scale": {"paddingInner": 0.2},
+            },
+            **encoding,
+        },
+    }
+
+
 def series(names: Sequence[str], field: str = "series", **more: Any) -> Spec:
     """Return colours by name, in a fixed order, and a legend with as many columns as fit a picture.
 

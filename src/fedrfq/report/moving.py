@@ -47,12 +47,7 @@ def moving(trail: Sequence[TrailRound], name_of: Callable[[int], str]) -> Figure
 
 def _paths(names: list[str]) -> Spec:
     """Draw a line for each class, and a diamond at its end."""
-    bare = {
-        "axis": {"labels": False, "ticks": False, "grid": False},
-        "scale": {"zero": False, "nice": False, "padding": 24},
-    }
-    x = marks.axis("x", "component 1", **bare)
-    y = marks.axis("y", "component 2", **bare)
+    x, y = marks.plane()
     colour = marks.series(names, "class")
     tooltip = [{"field": field, "title": field} for field in ("class", "round")]
     lines = {

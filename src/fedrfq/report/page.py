@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
 from fedrfq.report import markup
-from fedrfq.report.figure import Figure
+from fedrfq.report.figure import Figure, Spec
 from fedrfq.report.theme import DAY, NIGHT
 
 _HELP = (
@@ -19,7 +19,7 @@ _SAVE_BUTTONS = (
     '<span class="save"><button data-save="png">PNG</button>'
     '<button data-save="csv">CSV</button></span>'
 )
-_PAGE = """\
+_DOCUMENT = """\
 <!doctype html>
 <html lang="en">
 <head>
@@ -27,22 +27,25 @@ _PAGE = """\
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
 <title>{title}</title>
 <style>
 {style}</style>
 </head>
 <body>
 <main>
-<header><h1>{title}</h1><p>{subtitle}</p></header>
-{head}
-<p class="how">{help}</p>
-{sections}
+{body}
 </main>
 <script type="application/json" id="given">{given}</script>
 {scripts}
 </body>
 </html>
 """
+_BODY = """\
+<header><h1>{title}</h1><p>{subtitle}</p></header>
+{head}
+<p class="how">{help}</p>
+{sections}"""
 
 
 @dataclass(frozen=True)
@@ -69,27 +72,39 @@ class ReportPage:
 
     def render(self, program: str) -> str:
         """Return the complete file; `program` is the JavaScript that defines vegaEmbed."""
-        scripts = [program, resource("charts.js"), resource("page.js")]
-        specs = {figure.name: figure.page() for figure in self.figures()}
-        return _PAGE.format(
-            policy=policy(scripts),
-            title=markup.text(self.title),
-            style=resource("page.css"),
+        title = markup.text(self.title)
+        body = _BODY.format(
+            title=title,
             subtitle=markup.text(self.subtitle),
             head=self.head,
             help=markup.text(_HELP),
             sections="\n".join(_section(section) for section in self.sections),
-            given=markup.data({"figures": specs, "day": DAY, "night": NIGHT}),
-            scripts=embedded(scripts),
         )
+        specs = {figure.name: figure.page() for figure in self.figures()}
+        return document(title, body, [program, resource("page.js")], specs)
 
 
-def embedded(scripts: Sequence[str]) -> str:
-    """Return the elements of these scripts, to be run in their order."""
-    return "\n".join(f"<script>{script}</script>" for script in scripts)
+def document(
+    title: str, body: str, scripts: Sequence[str], specs: Mapping[str, Spec], allowed: str = ""
+) -> str:
+    """Return a complete HTML file, which draws the figures of `specs` by their names.
+
+    The first script defines vegaEmbed, the second acts on the page. `allowed` is what the content
+    security policy allows beside them.
+    """
+    program, page = scripts
+    scripts = [program, resource("charts.js"), page]
+    return _DOCUMENT.format(
+        policy=_policy(scripts) + allowed,
+        title=title,
+        style=resource("page.css"),
+        body=body,
+        given=markup.data({"figures": specs, "day": DAY, "night": NIGHT}),
+        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+    )
 
 
-def policy(scripts: Sequence[str]) -> str:
+def _policy(scripts: Sequence[str]) -> str:
     """Return a content security policy: no network, and no script but these."""
     digests = " ".join(f"'{markup.digest(script)}'" for script in scripts)
     # Vega compiles its expressions, which browsers count as eval.

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fedrfq.prototypes.fixed_point import FRACTION_BITS
 from fedrfq.report import marks
-from fedrfq.report.figure import Figure, Row, Spec
+from fedrfq.report.figure import Figure, Row, Spec, first_shown
 from fedrfq.report.run_data import RunData
 from fedrfq.runs.snapshot import PrototypeSnapshot
 
@@ -44,8 +44,7 @@ def projection(run: RunData) -> Figure | None:
         caption += ", dots are what single clients sent."
     else:
         caption += "; what the clients sent was not recorded."
-    if sent > _MAX_POINTS:
-        caption += f" Shows the first {_MAX_POINTS:,} of {sent:,} dots."
+    caption += first_shown(_MAX_POINTS, sent, "dots")
     if any(row["kind"] == _MALICIOUS for row in rows):
         caption += " Crosses are from malicious clients."
     return Figure("prototypes", "Prototypes", caption, rows, _scatter(names))
@@ -97,14 +96,7 @@ def _rows(run: RunData, snapshot: PrototypeSnapshot, points_R2: Floats) -> list[
 
 def _scatter(names: list[str]) -> Spec:
     """Draw a dot for each client's prototype, and a diamond or a name for each global one."""
-    bare = {
-        "axis": {"labels": False, "ticks": False, "grid": False},
-        "scale": {"zero": False, "nice": False, "padding": 24},
-    }
-    x, y = (
-        marks.axis(field, f"component {number}", **bare)
-        for number, field in enumerate("xy", start=1)
-    )
+    x, y = marks.plane()
     tooltip = [{"field": field, "title": field} for field in ("class", "kind", "client", "samples")]
     common = {"x": x, "y": y, "color": marks.series(names, "class"), "tooltip": tooltip}
     shapes = {"domain": [_CLIENT, _MALICIOUS], "range": ["circle", "cross"]}

@@ -19,7 +19,7 @@ from fedrfq.report.page import ReportPage, Section
 from fedrfq.report.projection import projection
 from fedrfq.report.run_data import RunData
 from fedrfq.runs.public_summary import origin_rows, other_rounds, statistics_bytes
-from fedrfq.runs.summary import last_tested
+from fedrfq.runs.summary import last_tested, points
 
 
 def page(path: Path) -> ReportPage:
@@ -127,13 +127,6 @@ def _uploaded(experiment: Experiment, records: list[RoundRecord]) -> list[tuple[
         values = f"{last.parameters_up:,} values from all clients"
         tiles.append(("uploaded per round", length(last.bytes_up), values))
     return tiles
-
-
-def points(value: float | None) -> str:
-    """Return a percentage, or a dash where there is none."""
-    if value is None:
-        return "–"
-    return f"{value:.2f} %"
 
 
 def length(count: float) -> str:

@@ -165,11 +165,11 @@ def _all_classes(experiment: Experiment, records: Sequence[RoundRecord]) -> list
         if len(records) < min(experiment.checkpoint, experiment.rounds):
             reason = "not tested yet"
         return [(label, f"– ({reason})")]
-    held = f"held {_points(tested.accuracy_held)}, not held {_points(tested.accuracy_unheld)}"
-    worst = f"worst client {_points(tested.accuracy_all_worst)}"
-    rows = [(label, f"{_points(tested.accuracy_all)} ({held}; {worst})")]
+    held = f"held {points(tested.accuracy_held)}, not held {points(tested.accuracy_unheld)}"
+    worst = f"worst client {points(tested.accuracy_all_worst)}"
+    rows = [(label, f"{points(tested.accuracy_all)} ({held}; {worst})")]
     if tested.answered is not None:
-        answered = f"{_points(tested.answered)} of the samples, {_points(tested.accuracy_answered)}"
+        answered = f"{points(tested.answered)} of the samples, {points(tested.accuracy_answered)}"
         rows.append(("… at least as sure as the threshold", f"{answered} of them rightly"))
     ways = {"prototype": "… by nearest prototype"}
     if experiment.public.used:
@@ -178,7 +178,7 @@ def _all_classes(experiment: Experiment, records: Sequence[RoundRecord]) -> list
     for way, name in ways.items():
         figures = [getattr(tested, f"{way}_accuracy_{part}") for part in ("all", "held", "unheld")]
         if figures[0] is not None:
-            on_all, on_held, on_unheld = map(_points, figures)
+            on_all, on_held, on_unheld = map(points, figures)
             rows.append((name, f"{on_all} (held {on_held}, not held {on_unheld})"))
     return rows
 
@@ -208,7 +208,7 @@ def _defence(
     rows = _attack(experiment)
     if experiment.attack.clients:
         head, prototype = (
-            _points(mean)
+            points(mean)
             for mean in (last.honest_accuracy_mean, last.honest_prototype_accuracy_mean)
         )
         rows.append(("accuracy, honest clients", f"{head}; by prototype {prototype}"))
@@ -257,7 +257,8 @@ def _committee(experiment: Experiment, records: Sequence[RoundRecord]) -> list[t
     ]
 
 
-def _points(value: float | None) -> str:
+def points(value: float | None) -> str:
+    """Return a percentage, or a dash where there is none."""
     if value is None:
         return "–"
     return f"{value:.2f} %"

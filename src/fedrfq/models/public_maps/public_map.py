@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedrfq.errors import UserError
+from fedrfq.errors import UserError, check_one_of
 from fedrfq.files.options import one_of, option
 from fedrfq.prototypes.exchange_rounds import exchange_due
 
@@ -108,11 +108,8 @@ class PublicMap(ABC):
                 f"public.projection must be 0, or at most the {self.width()} values of the map, "
                 f"not {self.projection}"
             )
-        for key, names in (("moments", MOMENTS), ("classifier", CLASSIFIERS)):
-            if getattr(self, key) not in names:
-                raise UserError(
-                    f"public.{key} must be one of {', '.join(names)}, not '{getattr(self, key)}'"
-                )
+        check_one_of("public.moments", self.moments, MOMENTS)
+        check_one_of("public.classifier", self.classifier, CLASSIFIERS)
         if self.moments != "none" and self.bits < MIN_MOMENT_BITS:
             raise UserError(
                 f"public.moments = '{self.moments}' needs public.bits of {MIN_MOMENT_BITS} or "

@@ -15,7 +15,6 @@ detector that keeps some γ also kept every smaller one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -37,8 +36,6 @@ class AdaptiveAttack(Attack):
         "Most that attackers move toward the nearest other class; 1 is that class",
         STRENGTHS,
     )
-
-    on_uploads: ClassVar[bool] = True
 
     def forge(self, scene: Scene, rng: Generator) -> Uploads:
         if not scene.malicious_K.any():

@@ -16,7 +16,6 @@ honest.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from numpy.random import Generator
 
@@ -32,8 +31,6 @@ class Alie(Attack):
     strength: float = option(
         1.5, "Standard deviations below the honest mean (the paper's z)", STRENGTHS
     )
-
-    on_uploads: ClassVar[bool] = True
 
     def forge(self, scene: Scene, rng: Generator) -> Uploads:
         mean_AJV, std_JV = honest_moments(scene)

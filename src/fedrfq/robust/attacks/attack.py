@@ -82,6 +82,10 @@ class Attack:
     harms: ClassVar[bool] = True  # whether its clients are to be found
     on_uploads: ClassVar[bool] = False  # whether it needs prototypes to be exchanged
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.on_uploads = cls.forge is not Attack.forge or cls.corrupt is not Attack.corrupt
+
     def __post_init__(self) -> None:
         if self.clients < 0:
             raise UserError(f"attack.clients must be at least 0, not {self.clients}")

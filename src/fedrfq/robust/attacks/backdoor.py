@@ -16,7 +16,6 @@ attackers are honest.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -48,8 +47,6 @@ class Backdoor(Attack):
     target: int = option(
         THEIR_CHOICE, "Class toward which it is moved; -1: the nearest", "-1 or more"
     )
-
-    on_uploads: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

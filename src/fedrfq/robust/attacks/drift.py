@@ -12,7 +12,6 @@ They remember how many steps they have gone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -31,8 +30,6 @@ class Drift(Attack):
     strength: float = option(
         0.05, "Share of the way to the nearest other class that is gone in a round", STRENGTHS
     )
-
-    on_uploads: ClassVar[bool] = True
 
     def corrupt(self, scene: Scene, state: State, rng: Generator) -> tuple[Uploads, State]:
         if not scene.malicious_K.any():

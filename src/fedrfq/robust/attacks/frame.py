@@ -11,7 +11,6 @@ attackers are honest.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -29,8 +28,6 @@ class Frame(Attack):
     strength: float = option(
         1.0, "Most steps of the fixed-point grid by which each value is moved", STRENGTHS
     )
-
-    on_uploads: ClassVar[bool] = True
 
     def forge(self, scene: Scene, rng: Generator) -> Uploads:
         theirs = scene.theirs

@@ -13,7 +13,6 @@ remember.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -32,8 +31,6 @@ class TwoGroups(Attack):
     strength: float = option(1.0, "Factor of both attacks' default strengths", STRENGTHS)
     first: str = option("swap", "Attack of the first half", "an attack that changes uploads")
     second: str = option("frame", "Attack of the second half", "an attack that changes uploads")
-
-    on_uploads: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,7 +8,6 @@ only hurts if it sends something bad, so the values are those of `swap`. Counts 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -26,8 +25,6 @@ class Inflate(Attack):
     strength: float = option(
         1000.0, "Factor by which claimed sample counts are multiplied", STRENGTHS
     )
-
-    on_uploads: ClassVar[bool] = True
 
     def forge(self, scene: Scene, rng: Generator) -> Uploads:
         counts_KJ = scene.uploads.counts_KJ

@@ -14,7 +14,6 @@ holder, an attacker takes its own prototype for the mean.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from numpy.random import Generator
 
@@ -32,8 +31,6 @@ class Ipm(Attack):
         "Factor of the negated honest mean that attackers send (the paper's ε)",
         STRENGTHS,
     )
-
-    on_uploads: ClassVar[bool] = True
 
     def forge(self, scene: Scene, rng: Generator) -> Uploads:
         mean_AJV, _ = honest_moments(scene)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from fedrfq.errors import UserError
+from fedrfq.errors import UserError, check_one_of
 from fedrfq.files.options import one_of, option
 from fedrfq.prototypes.fixed_point import Ints
 from fedrfq.robust.attacks.attack import Attack
@@ -44,8 +44,7 @@ class LabelFlip(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.to not in TO:
-            raise UserError(f"attack.to must be one of {', '.join(TO)}, not '{self.to}'")
+        check_one_of("attack.to", self.to, TO)
         if self.strength > 1:
             raise UserError(
                 "attack.strength of label-flip is a share of samples and must be at most 1, "

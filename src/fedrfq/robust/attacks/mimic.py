@@ -15,7 +15,6 @@ first rounds. Without honest clients the attackers are honest.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -30,8 +29,6 @@ class Mimic(Attack):
     """Sends a copy of one honest client's upload."""
 
     strength: float = option(1.0, "Has no effect on this attack", STRENGTHS)
-
-    on_uploads: ClassVar[bool] = True
 
     def forge(self, scene: Scene, rng: Generator) -> Uploads:
         uploads = scene.uploads

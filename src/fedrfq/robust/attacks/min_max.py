@@ -17,7 +17,6 @@ two honest holders an attacker is honest.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -42,8 +41,6 @@ class MinMax(Attack):
     strength: float = option(
         1.0, "Factor of the greatest distance between two honest prototypes", STRENGTHS
     )
-
-    on_uploads: ClassVar[bool] = True
 
     def forge(self, scene: Scene, rng: Generator) -> Uploads:
         honest = scene.honest

@@ -7,7 +7,6 @@ square of that prototype: with the default of 1 it is as large as the prototype 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -26,8 +25,6 @@ class GaussianNoise(Attack):
         "Standard deviation of the noise, in root mean squares of the prototype",
         STRENGTHS,
     )
-
-    on_uploads: ClassVar[bool] = True
 
     def forge(self, scene: Scene, rng: Generator) -> Uploads:
         own_AJV = scene.theirs.values_KJV

@@ -14,7 +14,6 @@ attackers' record. If every z has one of them dropped, they are honest.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from numpy.random import Generator
 
@@ -31,8 +30,6 @@ class OptimalAlie(Attack):
     strength: float = option(
         10.0, "Most standard deviations below the honest mean that are tried", STRENGTHS
     )
-
-    on_uploads: ClassVar[bool] = True
 
     def forge(self, scene: Scene, rng: Generator) -> Uploads:
         mean_AJV, std_JV = honest_moments(scene)

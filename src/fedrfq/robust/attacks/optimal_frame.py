@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -45,8 +44,6 @@ class OptimalFrame(Attack):
     strength: float = option(
         8.0, "Farthest that attackers go, in ways back to the last prototype", STRENGTHS
     )
-
-    on_uploads: ClassVar[bool] = True
 
     def forge(self, scene: Scene, rng: Generator) -> Uploads:
         best = scene.uploads

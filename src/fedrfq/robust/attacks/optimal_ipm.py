@@ -16,7 +16,6 @@ an upload does to the attackers' record. If every ε has one of them dropped, th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from numpy.random import Generator
 
@@ -33,8 +32,6 @@ class OptimalIpm(Attack):
     strength: float = option(
         10.0, "Largest factor of the negated honest mean that is tried", STRENGTHS
     )
-
-    on_uploads: ClassVar[bool] = True
 
     def forge(self, scene: Scene, rng: Generator) -> Uploads:
         mean_AJV, _ = honest_moments(scene)

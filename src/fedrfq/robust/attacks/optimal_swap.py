@@ -10,7 +10,6 @@ centres most without any of them being dropped (`search.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -31,8 +30,6 @@ class OptimalSwap(Attack):
         "Most that attackers move toward the nearest other class; 1 is that class",
         STRENGTHS,
     )
-
-    on_uploads: ClassVar[bool] = True
 
     def forge(self, scene: Scene, rng: Generator) -> Uploads:
         centre_AJV, known_J = centres(scene)

@@ -7,7 +7,6 @@ would honestly be sent in the round. `strength` stretches the range about its mi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from numpy.random import Generator
 
@@ -23,8 +22,6 @@ class RandomValues(Attack):
     strength: float = option(
         1.0, "Factor by which the honest range of values is stretched", STRENGTHS
     )
-
-    on_uploads: ClassVar[bool] = True
 
     def forge(self, scene: Scene, rng: Generator) -> Uploads:
         if not scene.theirs.held_KJ.any():

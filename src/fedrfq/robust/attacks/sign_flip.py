@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from numpy.random import Generator
 
@@ -19,8 +18,6 @@ class SignFlip(Attack):
     strength: float = option(
         1.0, "Factor of the negated own prototypes that attackers send", STRENGTHS
     )
-
-    on_uploads: ClassVar[bool] = True
 
     def forge(self, scene: Scene, rng: Generator) -> Uploads:
         return replaced(scene, -self.strength * scene.theirs.values_KJV)

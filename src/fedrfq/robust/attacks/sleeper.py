@@ -14,7 +14,6 @@ sleep as well: they are malicious, but there is nothing to be found.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -38,8 +37,6 @@ class Sleeper(Attack):
         5, "Rounds in which they are honest, at first and after one of them is dropped", "0 or more"
     )
     then: str = option("swap", "Attack that they wake to", "an attack that changes uploads")
-
-    on_uploads: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,7 +17,6 @@ honest.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -44,8 +43,6 @@ class Sole(Attack):
         "Class on whose centre the false ones lie; -1: the one with the most honest holders",
         "-1 or more",
     )
-
-    on_uploads: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

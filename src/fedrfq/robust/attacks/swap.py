@@ -9,7 +9,6 @@ the line from the true one to the false one: 1 (default) is all the way, 0.5 the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -28,8 +27,6 @@ class Swap(Attack):
         "Share of the way from the true to the false prototype; 1 is all of it",
         STRENGTHS,
     )
-
-    on_uploads: ClassVar[bool] = True
 
     def forge(self, scene: Scene, rng: Generator) -> Uploads:
         own_AJV = scene.theirs.values_KJV

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedrfq.errors import UserError
+from fedrfq.errors import UserError, check_one_of
 from fedrfq.files.options import one_of, option
 from fedrfq.prototypes.fixed_point import Bools, Globals, Ints, Uploads
 from fedrfq.robust.centres import FULL
@@ -140,8 +140,7 @@ class Detector(ABC):
         cls.exact = cls.__dict__.get("exact", False) is True
 
     def __post_init__(self) -> None:
-        if self.lone not in LONE:
-            raise UserError(f"detector.lone must be one of {', '.join(LONE)}, not '{self.lone}'")
+        check_one_of("detector.lone", self.lone, LONE)
         if self.malicious < A_FIFTH:
             raise UserError(f"detector.malicious must be -1 or more, not {self.malicious}")
 
