@@ -21,8 +21,18 @@ from fedrfq.models.cnn import CNN
 from fedrfq.models.model import Model
 from fedrfq.models.stacked import Params, stack
 from fedrfq.prototypes.pooling import Pool
+from support.outside import typed
 from support.plain_modules import Branching, Noisy, Normed, PlainCNN
 
+# A module as it is typed into a notebook, up to what it returns.
+_CELL = """
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(60, 3)
+    def forward(self, x):
+"""
 SMALL = (2, 5, 6)
 GREY = (1, 20, 24)
 TRAIN = TrainingOptions(epochs=2, batch_size=4, lr=0.05, momentum=0.5)
@@ -141,13 +151,23 @@ def test_the_hash_is_of_code_structure_and_given_weights() -> None:
     assert first.source == "mine"
 
 
-def test_the_hash_is_of_what_clients_do_not_train_too() -> None:
-    def frozen(value: float) -> nn.Module:
-        first = nn.Linear(60, 60)
-        nn.init.constant_(first.weight, value)
-        first.requires_grad_(False)
-        return nn.Sequential(nn.Flatten(), first, nn.Linear(60, 3))
+def test_code_in_a_notebooks_cell_is_hashed_too() -> None:
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    hashes = []
+    for factor in (1, 1, 2):
+        typed(f"{_CELL}        return {factor} * self.last(x.flatten(1))\n", scope)
+        hashes.append(give(scope["Net"], SMALL, 3, "mine").sha256)
+    assert hashes[0] == hashes[1] != hashes[2]
 
+
+def frozen(value: float) -> nn.Sequential:
+    first = nn.Linear(60, 60)
+    nn.init.constant_(first.weight, value)
+    first.requires_grad_(False)
+    return nn.Sequential(nn.Flatten(), first, nn.Linear(60, 3))
+
+
+def test_the_hash_is_of_what_clients_do_not_train_too() -> None:
     def sha256(value: float) -> str:
         return give(lambda: frozen(value), SMALL, 3, "mine").sha256
 
@@ -175,7 +195,11 @@ class Tuple(nn.Module):
         (PlainCNN, {}, "fails on a batch of two images"),
         (Branching, {"head_layer": "fc"}, "no layer 'fc'"),
         (lambda: Branching(4), {}, r"shape \(2, 4\).*expected \(2, 3\)"),
-        (lambda: nn.Flatten(), {}, "not clear which layer decides"),
+        (lambda: frozen(0.0)[:2].append(nn.Flatten()), {"head_layer": "1"}, "nothing to train"),
+        (lambda: nn.Conv2d(2, 3, 3), {}, "not clear which layer decides"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(3)), {}, "'1.weight' is of a lazy"),
+        (lambda: Branching().half(), {}, "is torch.float16: expected float32"),
+        ("cnn", {}, 'in the settings: {"model": {"name": "cnn"}}'),
         (lambda width: Branching(width), {}, "needs the argument 'width'"),
         (nn.LSTM, {}, "cannot be made"),
         (
@@ -204,9 +228,19 @@ def test_what_cannot_be_used_is_told(module: Any, settings: dict[str, str], said
         give(module, SMALL, 3, settings=settings)
 
 
+def test_probabilities_are_taken_with_a_warning() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(60, 3), nn.Softmax(-1))
+
+    with pytest.warns(UserWarning, match="leave the softmax out"):
+        give(model, SMALL, 3)
+
+
 def test_a_module_that_was_not_given_is_asked_for_and_never_imported() -> None:
     with pytest.raises(UserError, match="--module os:system"):
         AnyModule("os:system", "0" * 64, "fc", "", 5).program()
+    with pytest.raises(UserError, match="--module FILE:Net"):
+        AnyModule("__main__:Net", "0" * 64, "fc", "", 5).program()
     model = give(Branching, SMALL, 3, "changed")
     give_again(model, Branching, SMALL, 3)
     with pytest.raises(UserError, match="not the one that the run began with"):

@@ -21,7 +21,8 @@ from fedrfq.engine.program import Program, TrainingOptions
 from fedrfq.methods.local import Local
 from fedrfq.models.cnn import CNN
 from fedrfq.models.fused import layout as fused_layout
-from fedrfq.models.fused.layout import Fused
+from fedrfq.models.fused import on_cpu
+from fedrfq.models.fused.layout import FusedOnCPU
 from fedrfq.models.model import keep_factors
 from fedrfq.models.stacked import Stage, TrainingStep, stack
 from fedrfq.prototypes.pooling import Pool
@@ -109,7 +110,7 @@ def computed(given: Numbers, *, fused: bool) -> list[Tensor]:
     """Return the outputs and the gradients of images, filters and biases."""
     leaves = [t.clone().requires_grad_() for t in (given.x, given.w, given.b)]
     if fused:
-        out = Fused().stages(leaves[0], [Stage(leaves[1], leaves[2], given.pool, given.keep)])
+        out = FusedOnCPU().stages(leaves[0], [Stage(leaves[1], leaves[2], given.pool, given.keep)])
     else:
         out = by_pytorch(*leaves, given)
     return [out.detach(), *torch.autograd.grad(out, leaves, given.grad)]
@@ -185,7 +186,7 @@ def test_a_client_gets_the_same_bytes_in_any_stack_and_on_any_thread() -> None:
 def test_the_first_of_equal_maxima_gets_the_gradient() -> None:
     x = torch.ones(1, 1, 1, 4, 4, requires_grad=True)
     stage = Stage(torch.ones(1, 1, 1, 1, 1), torch.zeros(1, 1), 2)
-    (grad,) = torch.autograd.grad(Fused().stages(x, [stage]).sum(), x)
+    (grad,) = torch.autograd.grad(FusedOnCPU().stages(x, [stage]).sum(), x)
     expected = torch.tensor([[1.0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]])
     assert torch.equal(grad[0, 0, 0], expected)
 
@@ -198,7 +199,7 @@ def test_what_has_no_gradient_is_not_looked_at() -> None:
     # The second sample's channel is dropped, and nothing depends on the third's outputs.
     kept = torch.tensor([[[1.0], [0.0], [1.0]]])
     for bias, expected in ((0.0, 36.0), (-100.0, 0.0)):
-        out = Fused().stages(x, [Stage(w, torch.full((1, 1), bias), 2, kept)])
+        out = FusedOnCPU().stages(x, [Stage(w, torch.full((1, 1), bias), 2, kept)])
         assert out[:, :2].isfinite().all()
         (grad,) = torch.autograd.grad(out[:, :2].sum(), w)
         assert float(grad.sum()) == expected
@@ -210,24 +211,24 @@ def test_what_is_not_a_number_is_passed_on_as_by_pytorch() -> None:
         x = torch.ones(1, 1, 1, 2, 2)
         x.view(-1)[place] = torch.nan
         stage = Stage(torch.ones(1, 1, 1, 1, 1), torch.zeros(1, 1), 2)
-        assert Fused().stages(x, [stage]).isnan().all()
+        assert FusedOnCPU().stages(x, [stage]).isnan().all()
 
 
 @pytest.fixture
 def nothing_made() -> Iterator[None]:
     """Whether stages have kernels is found out again."""
-    fused_layout._fitting.cache_clear()
+    fused_layout._made.cache_clear()
     yield
-    fused_layout._fitting.cache_clear()
+    fused_layout._made.cache_clear()
 
 
 def test_without_llvm_the_layers_are_computed_and_a_line_says_so(
     nothing_made: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = numbers(PAPER, torch.float32)
-    monkeypatch.delitem(sys.modules, "fedrfq.models.fused.kernels", raising=False)
+    for name in ("on_cpu", "kernels", "machine_code"):
+        monkeypatch.delitem(sys.modules, f"fedrfq.models.fused.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "llvmlite", None)
-    monkeypatch.delitem(sys.modules, "fedrfq.models.fused.machine_code", raising=False)
     with pytest.warns(UserWarning, match="layer by layer, more slowly: .*llvmlite"):
         out = computed(given, fused=True)
     with warnings.catch_warnings():
@@ -256,13 +257,13 @@ def test_stages_without_a_kernel_are_computed_by_layers(
 
 def test_the_engine_computes_the_cnn_by_fused_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    call = fused_layout._call
+    call = on_cpu._call
 
-    def counted(kernel: object, clients: int, samples: int, *tensors: Tensor) -> None:
-        calls.append(clients)
-        call(kernel, clients, samples, *tensors)  # type: ignore[arg-type]
+    def counted(kernel: object, x: Tensor, *tensors: Tensor) -> None:
+        calls.append(len(x))
+        call(kernel, x, *tensors)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(fused_layout, "_call", counted)
+    monkeypatch.setattr(on_cpu, "_call", counted)
     model = CNN(channels=4)
     one = Program(model, Local(), Pool(name="none"), TrainingOptions())
     generator = torch.Generator().manual_seed(0)

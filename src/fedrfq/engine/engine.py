@@ -9,6 +9,9 @@ becomes a CUDA graph after its first runs.
 The last bits of what a kernel computes depend on the width of the stack and on the number of
 threads. Clients that train `alone` are never stacked, and their kernels have one thread: each gets
 the bytes it would get on a machine of its own.
+
+An Apple GPU knows no float64, in which everything else is computed. There only the training and the
+forward pass run, and all that goes in and comes out lies on the CPU, its `home`.
 """
 
 from __future__ import annotations
@@ -26,12 +29,13 @@ from torch import Tensor
 from fedrfq.data.client_data import ClientData
 from fedrfq.engine.program import Program, TrainingOptions
 from fedrfq.engine.shard import ThreadShard
+from fedrfq.errors import UserError
 from fedrfq.methods.method import Guide
 from fedrfq.models.fused.layout import ENGINE_LAYOUTS
 from fedrfq.models.stacked import Params
 from fedrfq.prototypes.class_means import class_means
 
-__all__ = ["Engine", "Program", "TrainingOptions"]
+__all__ = ["Engine", "Program", "TrainingOptions", "home"]
 
 T = TypeVar("T")
 # The most clients in a shard: it bounds the memory of a step, and larger stacks gain nothing.
@@ -41,14 +45,36 @@ _CUDA_CLIENTS = 4096
 _EVALUATED_AT_ONCE = {"cpu": 16, "cuda": 64, "mps": 64}
 
 
-class Engine:
-    """Trains and evaluates the clients of one cohort, round after round."""
+def home(device: torch.device) -> torch.device:
+    """Return where the numbers of a run lie that trains on a device."""
+    if device.type == "mps":
+        return torch.device("cpu")
+    return device
 
-    def __init__(self, program: Program, train: ClientData, test: ClientData) -> None:
+
+class Engine:
+    """Trains and evaluates the clients of one cohort, round after round.
+
+    The data lie where everything does that goes in and comes out; it trains on `device`, or there.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        train: ClientData,
+        test: ClientData,
+        device: torch.device | None = None,
+    ) -> None:
         self.program = program
         self.shares = train
         self.tests = test
-        self.device = train.x.device
+        self.home = train.x.device
+        self.device = device or self.home
+        if program.train.private and home(self.device) != self.device:
+            raise UserError(
+                f"train.dp_noise is drawn in float64, which {self.device.type} does not know: "
+                "use --device cpu"
+            )
         self._shards: list[ThreadShard] = []
         # Set when the round is interrupted: threads end with their step, not with the round.
         self._stop = Event()
@@ -62,12 +88,12 @@ class Engine:
         """
         parts = _dealt(who, self.shares, self.device)
         while len(self._shards) < len(parts):
-            self._shards.append(ThreadShard(self.program, self.shares, self._stop))
+            self._shards.append(ThreadShard(self.program, self.shares, self.device, self._stop))
 
         def work(shard: ThreadShard, part: list[int]) -> tuple[Params, Tensor]:
-            rows = torch.tensor(part, device=self.device)
-            own_params = {name: p[rows] for name, p in params.items()}
-            own_guide = {name: g[rows] for name, g in guide.items()}
+            rows = torch.tensor(part, device=self.home)
+            own_params = {name: p[rows].to(self.device) for name, p in params.items()}
+            own_guide = {name: g[rows].to(self.device) for name, g in guide.items()}
             return shard.train(own_params, own_guide, part, keys_K[rows])
 
         jobs = [partial(work, *pair) for pair in zip(self._shards, parts, strict=False)]
@@ -76,7 +102,7 @@ class Engine:
         losses_K3 = torch.zeros(len(self.shares.counts), 3)
         for part, (new, loss_K3) in zip(parts, results, strict=True):
             for name, p in new.items():
-                trained[name][part] = p
+                trained[name][part] = p.to(self.home)
             losses_K3[part] = loss_K3.cpu()
         return trained, losses_K3[list(who)]
 
@@ -93,6 +119,14 @@ class Engine:
         y_KN = self.shares.y[self.shares.index_KN]
         return class_means(p_KNV, y_KN, self.shares.weight_KN(), classes)
 
+    @torch.no_grad()
+    def pooled(self, params: Params) -> list[tuple[Tensor, Tensor]]:
+        """Return each client's samples as pooled features, and their labels, without padding."""
+        p_KNV = self.program.pool(self.features(params, self.shares)[0])
+        y_KN = self.shares.y[self.shares.index_KN]
+        real_KN = self.shares.weight_KN() > 0
+        return [(p[real], y[real]) for p, y, real in zip(p_KNV, y_KN, real_KN, strict=True)]
+
     def features(self, params: Params, shares: ClientData) -> tuple[Tensor, Tensor]:
         """Return feature vectors C and logits of every sample each client holds, without dropout.
 
@@ -102,7 +136,7 @@ class Engine:
         jobs = [partial(self._forward, params, shares, part) for part in parts]
         results = _parallel(jobs, self.device, self._stop)
         # Shards hold the clients in another order: this is the way back.
-        back = torch.tensor([k for part in parts for k in part], device=self.device).argsort()
+        back = torch.tensor([k for part in parts for k in part], device=self.home).argsort()
         c_KND = torch.cat([c for c, _ in results])[back]
         logits_KNJ = torch.cat([logits for _, logits in results])[back]
         return c_KND, logits_KNJ
@@ -117,17 +151,17 @@ class Engine:
         """
         layout = ENGINE_LAYOUTS[self.device.type]
         size = _EVALUATED_AT_ONCE[self.device.type]
-        own = {name: p[part] for name, p in params.items()}
+        own = {name: p[part].to(self.device) for name, p in params.items()}
         index_KN = shares.index_KN[part]
         slices = []
         for first in range(0, index_KN.shape[1], size):
             # Those with the most samples come first.
             width = max(1, sum(shares.counts[k] > first for k in part))
-            x = shares.x[index_KN[:width, first : first + size]]
+            x = shares.x[index_KN[:width, first : first + size]].to(self.device)
             still = {name: p[:width] for name, p in own.items()}
             c, logits = self.program.model.forward(layout, still, x, None)
             missing = (0, 0, 0, 0, 0, len(part) - width)
-            slices.append((F.pad(c, missing), F.pad(logits, missing)))
+            slices.append([F.pad(rows.to(self.home), missing) for rows in (c, logits)])
         return torch.cat([c for c, _ in slices], 1), torch.cat([logits for _, logits in slices], 1)
 
 

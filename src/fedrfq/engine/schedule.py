@@ -6,7 +6,7 @@ S counts the steps of a round, K clients, B the samples of a step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +47,11 @@ class BatchSchedule:
         """Return those there are, in the order of the fields."""
         optional = (self.keep_SKBU, self.crop_SKB3, self.phase_SK2)
         return [self.index_SKB, self.weight_SKB, *(t for t in optional if t is not None)]
+
+    def to(self, device: torch.device) -> BatchSchedule:
+        """Return the schedule on a device."""
+        named = {name: t.to(device) for name, t in vars(self).items() if t is not None}
+        return replace(self, **named)
 
     def step(self, number_1: Tensor, width: int) -> ScheduledStep:
         """Return the step of that number, a tensor of one element, of the first `width` clients."""

@@ -27,9 +27,13 @@ class ThreadShard:
     Buffers and graphs live as long as the run.
     """
 
-    def __init__(self, program: Program, data: ClientData, stop: Event) -> None:
+    def __init__(
+        self, program: Program, data: ClientData, device: torch.device, stop: Event
+    ) -> None:
         self.program = program
         self.data = data
+        # The same samples where they are trained on.
+        self.samples = data.to(device)
         self.stop = stop
         self.params: Params
         self.guide: Guide
@@ -38,7 +42,7 @@ class ThreadShard:
         self.momentum: list[Tensor]
         self.losses_K3: Tensor
         # The number of the step is a tensor, so that a captured graph can count it.
-        self.step_1 = torch.zeros(1, dtype=torch.int64, device=data.x.device)
+        self.step_1 = torch.zeros(1, dtype=torch.int64, device=device)
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self.runs: dict[int, int] = {}
 
@@ -54,7 +58,7 @@ class ThreadShard:
             steps = poisson_schedule(self.program, self.data, part)
         else:
             steps = schedule(self.program, self.data, part, keys_K)
-        self._load(params, guide, steps)
+        self._load(params, guide, steps.to(self.step_1.device))
         for width in widths(self.program, self.data, part):
             if self.stop.is_set():
                 raise KeyboardInterrupt
@@ -107,10 +111,10 @@ class ThreadShard:
     def _step(self, width: int) -> None:
         step = self.schedule.step(self.step_1, width)
         train = self.program.train
-        x = self.data.x[step.index_KB]
-        y_KB = self.data.y[step.index_KB]
-        if step.crop_KB3 is not None and self.data.black_C is not None:
-            x = augmented(x, step.crop_KB3, self.data.black_C)
+        x = self.samples.x[step.index_KB]
+        y_KB = self.samples.y[step.index_KB]
+        if step.crop_KB3 is not None and self.samples.black_C is not None:
+            x = augmented(x, step.crop_KB3, self.samples.black_C)
         params = {n: p[:width].detach().requires_grad_(trained(n)) for n, p in self.params.items()}
         leaves = [p for name, p in params.items() if trained(name)]
         guide = {name: g[:width] for name, g in self.guide.items()}

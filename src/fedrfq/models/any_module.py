@@ -22,6 +22,7 @@ from fedrfq.files.options import option
 from fedrfq.models.model import Model
 from fedrfq.models.module_program import ModuleProgram, seeded
 from fedrfq.models.stacked import Layout, Params, TrainingStep
+from fedrfq.plugins import source_text
 
 # By what it is called, a parameter of the module's class that takes the number of classes.
 _CLASSES = ("classes", "num_classes", "n_classes")
@@ -79,8 +80,12 @@ class AnyModule(Model):
             return _GIVEN[self]
         raise UserError(
             f"the model is the module {self.source}, which is not imported because a file says so: "
-            f"give it with --module {self.source}, or in Python with model=…"
+            f"give it with --module {self._named()}, or in Python with model=…"
         )
+
+    def _named(self) -> str:
+        """Return the source as it can be imported: a script is known by its file's name."""
+        return self.source.replace("__main__:", "FILE:")
 
 
 def give_again(model: AnyModule, module: Any, shape: tuple[int, int, int], classes: int) -> None:
@@ -146,6 +151,11 @@ def source_of(module: Any) -> str:
 
 def _arguments(make: Any, classes: int) -> dict[str, int]:
     """Return the number of classes, by the name under which the class or function takes it."""
+    if isinstance(make, str):
+        raise UserError(
+            f"model: expected an nn.Module or what returns one, found {make!r:.80}; a model of "
+            'this program is named in the settings: {"model": {"name": "cnn"}}'
+        )
     if not callable(make):
         raise UserError(f"model: expected an nn.Module or what returns one, found {make!r:.80}")
     parameters = inspect.signature(make).parameters.values()
@@ -176,8 +186,8 @@ def _sha256(module: nn.Module, weights: Container[str]) -> str:
 
 
 def _code(kind: type) -> str:
-    """Return the source of a class; a class typed into an interpreter has none."""
+    """Return the source of a class; one that was typed into a bare interpreter has none."""
     try:
-        return inspect.getsource(kind)
-    except (OSError, TypeError):
+        return source_text.source_of(kind)
+    except OSError:
         return kind.__qualname__

@@ -73,8 +73,10 @@ def keep_factors(drops: Sequence[tuple[float, int]], chances: Tensor) -> Tensor:
     `chances` are uniform random numbers in [0, 1), of which the last dimension is the units.
     """
     rates = [rate for rate, units in drops for _ in range(units)]
-    rate_U = torch.tensor(rates, dtype=torch.float64, device=chances.device)
-    return (chances >= rate_U.float()).float() / (1 - rate_U).float()
+    # On the CPU, as not every device knows float64.
+    rate_U = torch.tensor(rates, dtype=torch.float64)
+    kept_U = (1 - rate_U).float().to(chances.device)
+    return (chances >= rate_U.float().to(chances.device)).float() / kept_U
 
 
 def uniform(shape: tuple[int, ...], fan_in: int, generator: Generator) -> Tensor:

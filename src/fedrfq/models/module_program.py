@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -18,12 +19,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
 from fedrfq.errors import UserError
 from fedrfq.models.module_training import ModuleStep
 from fedrfq.models.stacked import BUFFERS, Params, TrainingStep
 
 Make = Callable[[], nn.Module]
+# Layers that a message names.
+_SHOWN = 12
 
 
 class ModuleProgram:
@@ -42,6 +46,7 @@ class ModuleProgram:
         feature_layer: str,
     ) -> None:
         _check_layers(module)
+        _check_parameters(module)
         self.module = module
         self.make = make
         self._example = torch.zeros(2, *shape)
@@ -169,7 +174,7 @@ class ModuleProgram:
         if not called or not called[-1]:
             raise UserError(
                 "the module has no nn.Linear inside it, so it is not clear which layer decides: "
-                "set model.head_layer to the name of that layer"
+                f"set model.head_layer to one of {_names(module)}"
             )
         return called[-1]
 
@@ -179,6 +184,11 @@ class ModuleProgram:
         leaves = {name: p.detach().clone().requires_grad_() for name, p in wanted.items()}
         with _explained():
             _, logits = self._one(leaves, self._example, None, None)
+            if not logits.requires_grad:
+                raise UserError(
+                    "the module's output depends on no parameter that requires a gradient: there "
+                    "is nothing to train"
+                )
             grads = torch.autograd.grad(logits.sum(), list(leaves.values()), allow_unused=True)
         used = [name for name, grad in zip(leaves, grads, strict=True) if grad is not None]
         moments = [name for name, _ in self.module.named_buffers() if name.endswith(BUFFERS)]
@@ -195,7 +205,14 @@ class ModuleProgram:
         if features.dim() != 2:
             raise UserError(
                 f"the features of 2 images have the shape {tuple(features.shape)}: expected a "
-                "vector for each; set model.feature_layer to a layer whose output is one"
+                "vector for each; set model.feature_layer to a layer whose output is one, such as "
+                f"an nn.Flatten(); its layers are {_names(self.module)}"
+            )
+        if logits.min() >= 0 and torch.allclose(logits.sum(1), torch.ones(2), atol=1e-4):
+            warnings.warn(
+                "the module returns probabilities, which sum to 1: expected logits; leave the "
+                "softmax out",
+                stacklevel=2,
             )
         return features.shape[1]
 
@@ -281,10 +298,27 @@ def _noting(called: list[str], name: str) -> Any:
 def _known(module: nn.Module, name: str) -> str:
     """Return the name of a layer, which the module must have unless it is empty."""
     if name and name not in dict(module.named_modules()):
-        raise UserError(
-            f"the module has no layer '{name}': its named_modules() are the known names"
-        )
+        raise UserError(f"the module has no layer '{name}': its layers are {_names(module)}")
     return name
+
+
+def _names(module: nn.Module) -> str:
+    """Return the names of the first layers, for messages."""
+    names = [name for name, _ in module.named_modules() if name]
+    more = ", …" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more or "none: put the module into an nn.Sequential"
+
+
+def _check_parameters(module: nn.Module) -> None:
+    """Refuse parameters that clients could not be given copies of, or could not train."""
+    for name, p in module.named_parameters():
+        if is_lazy(p):
+            raise UserError(
+                f"the parameter '{name}' is of a lazy layer, whose size is not known: give its "
+                "sizes, as in nn.Linear(50, 10)"
+            )
+        if p.dtype != torch.float32:
+            raise UserError(f"the parameter '{name}' is {p.dtype}: expected float32; use .float()")
 
 
 def _check_layers(module: nn.Module) -> None:

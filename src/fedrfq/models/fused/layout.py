@@ -1,25 +1,24 @@
-"""The engine's layout on a CPU: a stage is one operation, where there is a kernel for its sizes.
+"""The engine's layouts: a stage is one operation, where there is a kernel for its sizes.
 
-Between stages activations are K × B × C × H × W. Everything else is computed as by `Grouped`, and
-so are stages without a kernel; then a warning says why, once.
+Between stages activations are K × B × C × H × W. Everything else is computed as by the layout of
+layers on the same device, and so are stages without a kernel; then a warning says why, once.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from fedrfq.models.stacked import LAYOUTS, Grouped, Layout, Stage
+from fedrfq.models.stacked import LAYOUTS, Batched, Grouped, Layout, Stage
 
-if TYPE_CHECKING:
-    from fedrfq.models.fused.kernels import Sizes
-    from fedrfq.models.fused.machine_code import Kernel
+# A stage's inputs, outputs, height, width, the side of a filter, and that of a pooling window.
+Shape = tuple[int, int, int, int, int, int]
 
 _DTYPES = (torch.float32, torch.float64)
 # Of larger ones the code that is unrolled would be too long.
@@ -30,46 +29,106 @@ _MAX_POOL = 4
 _making = RLock()
 
 
-class Fused(Grouped):
-    """Stages are computed by kernels in machine code, which are made for their sizes."""
+class StageKernel(Protocol):
+    """A stage's forward and backward pass for given sizes, on tensors without gaps in memory."""
+
+    def forward(self, x: Tensor, w: Tensor, b: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the outputs, and from which pixel of its pooling window each of them comes."""
+
+    def backward(
+        self,
+        x: Tensor,
+        w: Tensor,
+        keep: Tensor,
+        out: Tensor,
+        place: Tensor,
+        grad_out: Tensor,
+        *,
+        images: bool,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the gradients of filters, biases and, if `images`, of the images."""
+
+
+# Makes the kernel of a shape; raises where there is none.
+MakeKernel = Callable[[torch.dtype, torch.device, Shape], StageKernel]
+
+
+class FusedOnCPU(Grouped):
+    """Stages are computed by kernels in the processor's machine code."""
 
     def stages(self, x_KBCHW: Tensor, chain: Sequence[Stage]) -> Tensor:
-        filters = tuple((*stage.w_KOCkk.shape[1:], stage.pool) for stage in chain)
-        with _making:
-            fitting = _fitting(x_KBCHW.dtype, tuple(x_KBCHW.shape[2:]), filters)
-        if fitting is None:
+        kernels = _fitting(_for_cpu, x_KBCHW, chain)
+        if kernels is None:
             return super().stages(x_KBCHW, chain)
-        h = x_KBCHW
-        for stage, sizes in zip(chain, fitting, strict=True):
-            h = _FusedStage.apply(h, stage.w_KOCkk, stage.b_KO, stage.keep_KBO, sizes)  # type: ignore[no-untyped-call]
-        return h.flatten(2)
+        return _fused(x_KBCHW, chain, kernels)
+
+
+class FusedOnCuda(Batched):
+    """Stages are computed by CUDA kernels, where the extra `cuda` is installed."""
+
+    def stages(self, x_KBCHW: Tensor, chain: Sequence[Stage]) -> Tensor:
+        kernels = None
+        if _has_cuda_core():
+            kernels = _fitting(_for_cuda, x_KBCHW, chain)
+        if kernels is None:
+            return super().stages(x_KBCHW, chain)
+        return _fused(x_KBCHW, chain, kernels)
 
 
 # How the engine computes on each kind of device.
-ENGINE_LAYOUTS: Mapping[str, Layout] = {**LAYOUTS, "cpu": Fused()}
+ENGINE_LAYOUTS: Mapping[str, Layout] = {**LAYOUTS, "cpu": FusedOnCPU(), "cuda": FusedOnCuda()}
+
+
+def _for_cpu(dtype: torch.dtype, device: torch.device, shape: Shape) -> StageKernel:
+    # Late, because LLVM is large, and is not there where fedrfq[train] was not installed whole.
+    from fedrfq.models.fused.on_cpu import CPUKernel
+
+    return CPUKernel.made(dtype, shape)
+
+
+def _for_cuda(dtype: torch.dtype, device: torch.device, shape: Shape) -> StageKernel:
+    from fedrfq.models.fused.on_cuda import CudaKernel
+
+    return CudaKernel.made(dtype, device, shape)
 
 
 @cache
-def _fitting(
-    dtype: torch.dtype, image: tuple[int, ...], filters: tuple[tuple[int, ...], ...]
-) -> list[Sizes] | None:
-    """Return each stage's sizes; None, after a warning, if some stage has no kernel."""
+def _has_cuda_core() -> bool:
     try:
-        return _translated(dtype, image, filters)
+        import cuda.core  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _fitting(make: MakeKernel, x: Tensor, chain: Sequence[Stage]) -> list[StageKernel] | None:
+    filters = tuple((*stage.w_KOCkk.shape[1:], stage.pool) for stage in chain)
+    with _making:
+        return _made(make, x.dtype, x.device, tuple(x.shape[2:]), filters)
+
+
+@cache
+def _made(
+    make: MakeKernel,
+    dtype: torch.dtype,
+    device: torch.device,
+    image: tuple[int, ...],
+    filters: tuple[tuple[int, ...], ...],
+) -> list[StageKernel] | None:
+    """Return a kernel for each stage; None, after a warning, if some stage has none."""
+    try:
+        return [make(dtype, device, shape) for shape in _shapes(dtype, image, filters)]
     except (ImportError, NotImplementedError, RuntimeError) as error:
         warnings.warn(f"convolutions run layer by layer, more slowly: {error}", stacklevel=2)
         return None
 
 
-def _translated(
+def _shapes(
     dtype: torch.dtype, image: tuple[int, ...], filters: tuple[tuple[int, ...], ...]
-) -> list[Sizes]:
-    """Return each stage's sizes, with kernels for them."""
-    # Late, because LLVM is large, and is not there where fedrfq[train] was not installed whole.
-    from fedrfq.models.fused.kernels import Sizes, forward_kernel
-
+) -> list[Shape]:
+    """Return each stage's shape; raise NotImplementedError where no kernel can be made."""
     _, height, width = image
-    stages = []
+    shapes = []
     for outputs, inputs, rows, cols, pool in filters:
         if dtype not in _DTYPES:
             raise NotImplementedError(f"there are kernels for float32 and float64, not for {dtype}")
@@ -82,18 +141,16 @@ def _translated(
             raise NotImplementedError(
                 f"there are kernels for pooling by up to {_MAX_POOL} pixels, not for {pool}"
             )
-        sizes = Sizes(torch.finfo(dtype).bits, inputs, outputs, height, width, rows, pool)
-        forward_kernel(sizes)
-        stages.append(sizes)
-        height, width = sizes.rows, sizes.cols
-    return stages
+        shapes.append((inputs, outputs, height, width, rows, pool))
+        height = (height - rows + 1) // pool
+        width = (width - cols + 1) // pool
+    return shapes
 
 
-def _backward_kernel(sizes: Sizes, images: bool) -> Kernel:
-    from fedrfq.models.fused.kernels import backward_kernel
-
-    with _making:
-        return backward_kernel(sizes, images)
+def _fused(x: Tensor, chain: Sequence[Stage], kernels: Sequence[StageKernel]) -> Tensor:
+    for stage, kernel in zip(chain, kernels, strict=True):
+        x = _FusedStage.apply(x, stage.w_KOCkk, stage.b_KO, stage.keep_KBO, kernel)  # type: ignore[no-untyped-call]
+    return x.flatten(2)
 
 
 class _FusedStage(torch.autograd.Function):
@@ -101,42 +158,22 @@ class _FusedStage(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, w: Tensor, b: Tensor, keep: Tensor | None, sizes: Sizes
+        ctx: Any, x: Tensor, w: Tensor, b: Tensor, keep: Tensor | None, kernel: StageKernel
     ) -> Tensor:
-        from fedrfq.models.fused.kernels import forward_kernel
-
-        clients, samples = x.shape[:2]
         if keep is None:
-            keep = x.new_ones(clients, samples, sizes.outputs)
+            keep = x.new_ones(*x.shape[:2], w.shape[1])
         x, w, b, keep = (t.to(x.dtype).contiguous() for t in (x, w, b, keep))
-        out = x.new_empty(clients, samples, sizes.outputs, sizes.rows, sizes.cols)
-        place = torch.empty(out.shape, dtype=torch.uint8)
-        kept = torch.empty(sizes.outputs + 1, dtype=torch.int64)
-        _call(forward_kernel(sizes), clients, samples, x, w, b, keep, kept, out, place)
+        out, place = kernel.forward(x, w, b, keep)
         ctx.save_for_backward(x, w, keep, out, place)
-        ctx.sizes = sizes
+        ctx.kernel = kernel
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
-        x, w, keep, out, place = ctx.saved_tensors
-        clients, samples = x.shape[:2]
-        floats, integers = ctx.sizes.scratch()
-        scratch = (x.new_empty(floats), torch.empty(integers, dtype=torch.int64))
-        grad_w = torch.empty_like(w)
-        grad_b = w.new_empty(w.shape[:2])
-        grad_x = None
-        wanted = [grad_w, grad_b]
-        if ctx.needs_input_grad[0]:  # not for the first stage, whose input is the images
-            grad_x = torch.empty_like(x)
-            wanted.append(grad_x)
-        kernel = _backward_kernel(ctx.sizes, grad_x is not None)
-        given = (x, w, keep, out, place, grad_out.contiguous())
-        _call(kernel, clients, samples, *given, *scratch, *wanted)
+        # The images themselves, the inputs of the first stage, have no gradients.
+        images = ctx.needs_input_grad[0]
+        grad_w, grad_b, grad_x = ctx.kernel.backward(
+            *ctx.saved_tensors, grad_out.contiguous(), images=images
+        )
         return grad_x, grad_w, grad_b, None, None
-
-
-def _call(kernel: Kernel, clients: int, samples: int, *tensors: Tensor) -> None:
-    """Run a kernel on tensors that lie in memory without gaps."""
-    kernel(clients, samples, *[tensor.data_ptr() for tensor in tensors])

@@ -3,7 +3,9 @@
 Images are scaled to `size` pixels a side and normalised as the weights expect; grey images become
 colour ones. The vector is the 512 values before the last layer, of each the square root: it makes
 the values of a class more alike a normal distribution, which LDA assumes (Tukey's ladder of powers;
-Yang, Liu and Xu, "Free Lunch for Few-shot Learning: Distribution Calibration", ICLR 2021).
+Yang, Liu and Xu, "Free Lunch for Few-shot Learning: Distribution Calibration", ICLR 2021). A
+mirrored map takes the mean of this and of the vector of the image's mirror image, which shows the
+same things.
 
 ImageNet has photographs of things like CIFAR-10's. The map knows about them what no client's
 samples had to teach it, and accuracies on it are to be read with that in mind.
@@ -41,6 +43,10 @@ class ResNet18Map(PublicMap):
         "Pixels a side to which images are scaled: more is more accurate, and slower",
         f"{_MIN_SIZE} to {_MAX_SIZE}",
     )
+    mirrored: bool = option(
+        False,
+        "Mean of the vectors of an image and its mirror image: better on photographs, slower",
+    )
 
     source: ClassVar[str] = (
         "torchvision's ResNet18_Weights.IMAGENET1K_V1, published by the PyTorch project"
@@ -54,7 +60,10 @@ class ResNet18Map(PublicMap):
             raise UserError(f"public.size must be {_MIN_SIZE} to {_MAX_SIZE}, not {self.size}")
 
     def fingerprint(self) -> str:
-        return f"resnet18-{self.size}:{resnet18.SHA256}"
+        name = f"resnet18-{self.size}"
+        if self.mirrored:
+            name += ".mirrored"
+        return f"{name}:{resnet18.SHA256}"
 
     def width(self) -> int:
         return ResNet18().features()
@@ -65,6 +74,12 @@ class ResNet18Map(PublicMap):
         return torch.cat([self._batch(images, params) for images in batches])
 
     def _batch(self, pixels_NCHW: Tensor, params: Params) -> Tensor:
+        roots_NW = self._roots(pixels_NCHW, params)
+        if not self.mirrored:
+            return roots_NW
+        return (roots_NW + self._roots(pixels_NCHW.flip(-1), params)) / 2
+
+    def _roots(self, pixels_NCHW: Tensor, params: Params) -> Tensor:
         x_NCHW = pixels_NCHW.float() / 255
         if x_NCHW.shape[1] == 1:
             x_NCHW = x_NCHW.expand(-1, 3, -1, -1)
