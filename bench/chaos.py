@@ -2,13 +2,16 @@
 
     python bench/chaos.py --cycles 1000 --seed 1
     python bench/chaos.py --cycles 100 --real 2      # two of the clients train
+    python bench/chaos.py --cycles 100 --clocks /usr/lib/…/faketime/libfaketimeMT.so.1
 
 Servers are reached through proxies, which delay and split what passes and sometimes cut it. A cycle
 is a kill -9 and a restart: mostly of one server, at times of all of them, or of a process of
 clients. Between cycles a server is stopped for longer than a view's timeout, or the leader is
-isolated. Which phase a kill hit is read from what it left on the disk. In the end the network is
-calm and everyone must complete some more rounds. Then all logs must be valid, and agree with each
-other and with every certificate that any client has seen.
+isolated. With --clocks, which names libfaketime, servers' clocks are set too, by up to 25 minutes.
+Which phase a kill hit is read from what it left on the disk. If no round ends for a minute, what
+everybody says is kept and the network is calm until one does. In the end it is calm as well, and
+everyone must complete some more rounds. Then all logs must be valid, and agree with each other and
+with every certificate that any client has seen.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -31,6 +34,8 @@ from fedrfq.node.ops.child_processes import Child, fedrfq_command
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
 from fedrfq.node.storage import segments
 from fedrfq.node.storage.log_reader import FOLDER
+from loadclient import noted
+from standstill import STANDSTILL_S, Watch
 from testbed import ROOT, answering, arguments, console, founded, record, servers
 
 # The tests' bad network serves here, too.
@@ -39,7 +44,8 @@ from support.proxy import CALM, Proxy, Weather
 
 ROUGH = Weather(delay_s=(0.0, 0.004), piece=4096)
 STORM = Weather(delay_s=(0.0, 0.02), piece=700, cut=0.02)
-# The rounds that everyone must complete in the end, and the time for them.
+# The rounds that everyone must complete in the end, and the time for them, or for the next round
+# after a standstill.
 _CALM_ROUNDS = 5
 _CALM_S = 120.0
 # Cycles between two lines of progress.
@@ -47,6 +53,9 @@ _PROGRESS_CYCLES = 50
 # Clients that do not train, in one process.
 _CLIENTS_PER_PROCESS = 2
 _WAITS = {"deadline_ms": 1500, "view_ms": 300, "resend_ms": 200}
+# A clock is set by at most so much: certificates are valid from an hour before they are made, by
+# the clock of any of them.
+_CLOCK_S = 25 * 60
 
 
 class Campaign:
@@ -70,6 +79,8 @@ class Campaign:
         self.hits: Counter[str] = Counter()
         self.isolated: int | None = None
         self.cycles = 0
+        # By server, the file that says by how much its clock is wrong.
+        self.clocks: list[Path] = []
 
     def apart(self, server: int, source: int | None) -> bool:
         """Return whether the connection from a party to a server is cut."""
@@ -83,8 +94,8 @@ class Campaign:
                 return server
         return None
 
-    async def run(self, cycles: int) -> None:
-        """Do harm until that many cycles are over; raise if a process ends by itself."""
+    async def run(self, cycles: int, watch: Watch) -> None:
+        """Do harm until that many cycles are over; raise if a process ends, or nothing goes on."""
         # Each with its weight in the draw.
         ways = {
             self._kill_one: 75,
@@ -94,6 +105,8 @@ class Campaign:
             self._isolate: 5,
             self._storm: 3,
         }
+        if self.clocks:
+            ways[self._set_clock] = 10
         while self.cycles < cycles:
             await asyncio.sleep(self.rng.uniform(0, 0.3))
             before = self.cycles
@@ -106,6 +119,24 @@ class Campaign:
             for child in (*self.cluster.failed(), *ended):
                 last_lines = " / ".join(child.said()[-5:])
                 raise RuntimeError(f"{child.name} ended with {child.code}: {last_lines}")
+            if watch.still_s() > STANDSTILL_S:
+                await self._wait_in_calm_weather(watch)
+
+    async def _wait_in_calm_weather(self, watch: Watch) -> None:
+        self.hits["stood still"] += 1
+        self.say(f"no round for {STANDSTILL_S:g} s: {watch.keep()}")
+        self.set_weather(CALM)
+        deadline = time.monotonic() + _CALM_S
+        while watch.still_s() > 1:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"no round ends in calm weather either: {watch.keep()}")
+            await asyncio.sleep(0.2)
+        self.set_weather(ROUGH)
+
+    def set_weather(self, weather: Weather) -> None:
+        """Let this happen to whatever passes from now on."""
+        for proxy in self.proxies:
+            proxy.weather = weather
 
     def _statuses(self) -> list[dict[str, Any]]:
         """Return the statuses of the servers that answer."""
@@ -159,12 +190,15 @@ class Campaign:
         self.isolated = None
 
     async def _storm(self) -> None:
-        for proxy in self.proxies:
-            proxy.weather = STORM
+        self.set_weather(STORM)
         self.hits["storm"] += 1
         await asyncio.sleep(self.rng.uniform(0.5, 2))
-        for proxy in self.proxies:
-            proxy.weather = ROUGH
+        self.set_weather(ROUGH)
+
+    async def _set_clock(self) -> None:
+        wrong_s = self.rng.randint(-_CLOCK_S, _CLOCK_S)
+        self.rng.choice(self.clocks).write_text(f"{wrong_s:+d}", encoding="ascii")
+        self.hits["clock set"] += 1
 
 
 def phase(cluster: Cluster, server: int) -> str:
@@ -230,25 +264,33 @@ def seen(folder: Path) -> dict[int, set[str]]:
     """Return the values that clients have seen certified, by round."""
     values: dict[int, set[str]] = {}
     for path in folder.glob("seen-*.jsonl"):
-        for round_, value in _noted(path):
+        for round_, value in noted(path):
             values.setdefault(round_, set()).add(value)
     return values
 
 
-def _noted(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the rounds and values in a record.
+def own_clocks(cluster: Cluster, folder: Path, library: Path) -> list[Path]:
+    """Give each server a clock of its own from its next start on.
 
-    A line that a kill cut short is skipped, with what was appended to it afterwards.
+    Return the files that say by how many seconds they are wrong.
     """
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        yield row["round"], row["value"]
+    files = []
+    for server in range(cluster.federation.roster.n):
+        path = folder / f"clock-{server}"
+        path.write_text("+0", encoding="ascii")
+        cluster.children[server].environment |= {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(path),
+            # Seconds until it is read again.
+            "FAKETIME_CACHE_DURATION": "1",
+            # As on a machine whose clock is set: what runs on is not the time of day.
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        files.append(path)
+    return files
 
 
-async def settled(cluster: Cluster, folder: Path) -> int:
+async def settled(cluster: Cluster, folder: Path, watch: Watch) -> int:
     """Wait until everyone has completed some more rounds; return the last of these."""
     target = max(seen(folder), default=0) + _CALM_ROUNDS
     deadline = time.monotonic() + _CALM_S
@@ -256,12 +298,13 @@ async def settled(cluster: Cluster, folder: Path) -> int:
         rounds = [_reached(cluster, party) for party in cluster.children]
         clients = []
         for path in folder.glob("seen-*.jsonl"):
-            clients.append(max((round_ for round_, _ in _noted(path)), default=0))
+            clients.append(max((round_ for round_, _ in noted(path)), default=0))
         if min([*rounds, *clients]) > target:
             return target
         if time.monotonic() > deadline:
             raise RuntimeError(
-                f"not everyone completed round {target}: servers {rounds}, clients {clients}"
+                f"not everyone completed round {target}: servers {rounds}, clients {clients};"
+                f" {watch.keep()}"
             )
         await asyncio.sleep(0.2)
 
@@ -345,6 +388,9 @@ async def campaign(
     proxies = [Proxy(target, Random(rng.random()), ROUGH) for target in targets]
     training = [child for party, child in cluster.children.items() if party < 0]
     chaos = Campaign(cluster, clients + training, proxies, rng, say)
+    if args.clocks is not None:
+        chaos.clocks = own_clocks(cluster, folder, args.clocks)
+    watch = Watch(cluster, clients, lambda: max(seen(folder), default=0), args.out)
     for server, (proxy, port) in enumerate(zip(proxies, ports, strict=True)):
         proxy.who = chaos.owner
         proxy.apart = lambda source, server=server: chaos.apart(server, source)
@@ -354,10 +400,9 @@ async def campaign(
             child.start()
         await answering(cluster, range(len(targets)))
         since = time.monotonic()
-        await chaos.run(args.cycles)
-        for proxy in proxies:
-            proxy.weather = CALM
-        await settled(cluster, folder)
+        await chaos.run(args.cycles, watch)
+        chaos.set_weather(CALM)
+        await settled(cluster, folder, watch)
         took = time.monotonic() - since
     finally:
         for child in clients:
@@ -396,6 +441,12 @@ def main() -> None:
         default=0.02,
         metavar="SECONDS",
         help="mean wait of a client before an upload (default: 0.02)",
+    )
+    parser.add_argument(
+        "--clocks",
+        type=Path,
+        metavar="LIBRARY",
+        help="libfaketime, by which servers' clocks are set; without it they are right",
     )
     args = parser.parse_args()
     screen = console()

@@ -3,12 +3,14 @@
     python bench/digests.py --python OTHER/bin/python --python ANOTHER/bin/python
 
 Every detector with every aggregation rule decides some rounds of integer uploads, many kinds of
-lies among them, in several shapes and precisions. All results (uploads taken and refused, verdicts,
-records, global prototypes) go into one SHA-256 per case, and these into a total. This is repeated
-in separate processes: with the kernels that OpenBLAS has for other processors, with numpy's vector
-instructions switched off, with two threads, and with other interpreters, which need numpy and
-nothing else. The last columns show what floating point makes of the same numbers in each: a matrix
-product and exp. The exit code is 1 if any case differs anywhere.
+lies among them, in several shapes and precisions. Every detector also decides on the messages of
+rounds with statistics on a public map: with second moments, with noise, and with some that are
+taken back. All results (uploads taken and refused, verdicts, records, global prototypes,
+statistics) go into one SHA-256 per case, and these into a total. This is repeated in separate
+processes: with the kernels that OpenBLAS has for other processors, with numpy's vector instructions
+switched off, with two threads, and with other interpreters, which need numpy and nothing else. The
+last columns show what floating point makes of the same numbers in each: a matrix product and exp.
+The exit code is 1 if any case differs anywhere.
 
 The uploads are drawn from SHAKE-256, not from numpy, whose generators may change.
 """
@@ -24,7 +26,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrfq.consensus.events import Outcome
+from fedrfq.consensus.messages import Upload
+from fedrfq.federation import codec
+from fedrfq.federation.application import PrototypeApplication, PublicTask, Task
+from fedrfq.federation.retained import MARK, withdrawal
+from fedrfq.privacy.settings import Privacy
 from fedrfq.prototypes.fixed_point import LIMIT, MAX_COUNT, Globals, Ints, Precision, Uploads
 from fedrfq.robust.aggregation import Decision, decide
 from fedrfq.robust.detectors import DETECTORS, Detector
@@ -73,6 +81,15 @@ SHAPES = (
     Shape(7, 3, 8192, 24, 5, held=80),
     Shape(7, 3, 9001, 24, 5, held=80),
 )
+
+# Statistics on a public map in rounds 1, 3 and 5, and prototypes in rounds 2 and 4.
+EXCHANGE = Shape(20, 4, 24, 16, 5, held=70)
+_MOMENTS = PublicTask("map", 2.0, Precision(16), EXCHANGE.classes, moments=3, values=9, every=2)
+STATISTICS = {
+    "moments": _MOMENTS,
+    "taken back": replace(_MOMENTS, revocable=True),
+    "noise": replace(_MOMENTS, moments=0, privacy=Privacy(noise=2.0)),
+}
 
 
 def drawn(label: str, *shape: int) -> Ints:
@@ -185,6 +202,54 @@ def canonical(decision: Decision) -> Iterator[bytes]:
         yield np.ascontiguousarray(array, "<i8").tobytes()
 
 
+def statistics(public: PublicTask, round_: int) -> Uploads:
+    """Return what clients would send of their classes on the public map in a round."""
+    label = f"statistics {public.rows} {round_}"
+    size = (EXCHANGE.clients, public.rows, public.values)
+    centres_RV = drawn(f"statistics {public.rows} centres", *size[1:]) % _ONE - _ONE // 2
+    held_KJ = drawn("statistics held", *size[:2]) % 100 < EXCHANGE.held
+    counts_KR = np.where(held_KJ, 1 + drawn(f"{label} counts", *size[:2]) % 300, 0)
+    counts_KR[:, public.classes :] = counts_KR[:, : public.classes].sum(1, keepdims=True)
+    values_KRV = centres_RV + 4 * bell(label, *size)
+    values_KRV[:, public.classes :] //= 8
+    # Two are of other classes, and one is longer than the norm: it is refused.
+    values_KRV[:2, : public.classes] = np.roll(values_KRV[:2, : public.classes], 1, axis=1)
+    values_KRV[2] *= 4
+    values_KRV = public.precision.rounded(values_KRV) * (counts_KR > 0)[:, :, None]
+    return Uploads(tuple(range(size[0])), counts_KR, values_KRV, precision=public.precision)
+
+
+def messages(public: PublicTask, round_: int) -> Iterator[Upload]:
+    """Yield what clients send in a round."""
+    latest = statistics(public, round_)
+    sent = latest if public.due(round_) else uploads(EXCHANGE, round_).checked()
+    replacing = latest.encoded(round_)
+    for client, content in zip(sent.clients, sent.encoded(round_), strict=True):
+        kind = (client + round_) % 10
+        # Some replace their last statistics, or take them back, in whatever round it is.
+        if kind == 0:
+            content = MARK + replacing[client]
+        elif kind == 1:
+            content = withdrawal(round_, client, public)
+        # What no server may admit.
+        elif kind == 2:
+            content = content[:-1]
+        yield Upload(round_, client, content)
+
+
+def outcomes(name: str, public: PublicTask) -> Iterator[tuple[list[int], Outcome]]:
+    """Yield whose messages a server admits, and its outcome, round after round."""
+    precision = Precision(EXCHANGE.bits)
+    sizes = (EXCHANGE.clients, EXCHANGE.classes, EXCHANGE.values)
+    task = Task(detector(name, EXCHANGE), "weighted", precision, *sizes, public)
+    application = PrototypeApplication(task)
+    outcome = application.start()
+    for round_ in range(1, EXCHANGE.rounds + 1):
+        admitted = [each for each in messages(public, round_) if application.refuses(each) is None]
+        outcome = application.decide(round_, outcome, admitted)
+        yield [each.client for each in admitted], outcome
+
+
 def digest(parts: Iterable[bytes]) -> str:
     """Return the hash of the parts and their lengths."""
     hasher = hashlib.sha256()
@@ -211,7 +276,20 @@ def cases(shapes: Sequence[Shape]) -> tuple[dict[str, str], dict[str, int]]:
                 parts = (part for decision in rounds for part in canonical(decision))
                 digests[case] = digest(parts)
                 dropped[case] = sum(int((~decision.verdict.kept_K).sum()) for decision in rounds)
+    for about, public in STATISTICS.items():
+        for name in DETECTORS:
+            case = f"statistics, {about} | {name} | weighted"
+            found = list(outcomes(name, public))
+            digests[case] = digest(
+                part for admitted, outcome in found for part in (bytes(admitted), *outcome)
+            )
+            dropped[case] = sum(_dropped(outcome) for _, outcome in found)
     return digests, dropped
+
+
+def _dropped(outcome: Outcome) -> int:
+    _, verdict = codec.decode_verdicts(outcome.verdicts, EXCHANGE.classes)
+    return int((~verdict.kept_K).sum())
 
 
 def control() -> dict[str, str]:

@@ -4,8 +4,9 @@
 
 Uploads can be signed beforehand. What a client sends in a round follows from its number and the
 seed, and Ed25519 signs the same bytes the same way: a client that is killed and restarted sends the
-same upload again, without anything on disk. Each client moves on when it has itself seen a valid
-certificate. The record has a line for every round that any of them saw decided.
+same upload again. Each client moves on when it has itself seen a valid certificate. The record has
+a line for every round that any of them saw decided. Clients that are started again go on from
+there, as clients with a log do.
 """
 
 from __future__ import annotations
@@ -249,6 +250,11 @@ class Crowd:
         while any(len(speaker.lines) < wanted for speaker in self.speakers):
             await asyncio.sleep(0.02)
 
+    def resume(self, last: int) -> None:
+        """Go on after this round."""
+        for speaker in self.speakers:
+            speaker.round = last + 1
+
     def go(self, until: int) -> None:
         """Send uploads in all rounds up to this one."""
         before = self.until
@@ -369,6 +375,21 @@ class Crowd:
         return line
 
 
+def noted(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the rounds and values in a record, if there is one.
+
+    A line that a kill cut short is skipped, with what was appended to it afterwards.
+    """
+    if not path.exists():
+        return
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        yield row["round"], row["value"]
+
+
 def span(text: str) -> range:
     """Return the numbers of `3-7`, or the one number."""
     first, _, last = text.partition("-")
@@ -380,6 +401,7 @@ async def drive(args: argparse.Namespace) -> None:
     crowd = Crowd(args.folder, span(args.clients), seed=args.seed)
     opened_record: Any = contextlib.nullcontext()
     if args.record:
+        crowd.resume(max((round_ for round_, _ in noted(args.record)), default=0))
         opened_record = args.record.open("a", encoding="utf-8")
     with opened_record as record:
 

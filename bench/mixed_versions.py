@@ -1,12 +1,13 @@
-"""Run a federation in which some parties have an older revision of the program.
+"""Run a federation in which some parties have another revision of the program.
 
-    python bench/mixed_versions.py ddc948d 3ba9748 --out results/mixed-versions.json
+    python bench/mixed_versions.py next 08c0c06 cae85a8 --out results/mixed-versions.json
 
 For each revision there are two federations of four servers and three clients. `upgrade`: it was
-founded by the older program, and one server and one client have today's. `left behind`: it was
-founded by today's program, and one server and one client have the older one. Each is to certify
-three rounds of all clients; then today's `verify --recompute` reads the servers' logs. The older
-program is taken from this repository's history; where that is not there, nothing is run.
+founded by the other program, and one server and one client have today's. `left behind`: it was
+founded by today's program, and one server and one client have the other one. Each is to certify
+three rounds of all clients; then today's `verify --recompute` reads the servers' logs. The other
+program is taken from this repository's history; where that is not there, nothing is run. `next` is
+today's program as a release that has the next version of the decisions.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -23,6 +25,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fedrfq.federation import decisions
 from fedrfq.node.ops.child_processes import Child, stop
 from fedrfq.node.ops.local_cluster import free_ports
 
@@ -32,6 +35,7 @@ SERVERS = 4
 CLIENTS = 3
 ROUNDS = 3
 PATIENCE_S = 240.0
+NEXT = "next"
 SETTINGS = ["rounds=3", "model.name=mlp", "partition.shots=6", "partition.test_shots=4"]
 # The parties that have the other program.
 FEW = ("server-0", "client-0")
@@ -39,6 +43,8 @@ FEW = ("server-0", "client-0")
 
 def unpacked(revision: str, folder: Path) -> Path | None:
     """Write the program of a revision to a folder; return it, or None if there is none."""
+    if revision == NEXT:
+        return following(folder / "src")
     command = ["git", "-C", str(ROOT), "archive", revision, "src"]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
@@ -46,6 +52,17 @@ def unpacked(revision: str, folder: Path) -> Path | None:
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         archive.extractall(folder, filter="data")
     return folder / "src"
+
+
+def following(source: Path) -> Path:
+    """Write today's program to a folder, with the next version of the decisions; return it."""
+    shutil.copytree(TODAY, source, ignore=shutil.ignore_patterns("__pycache__"))
+    path = source / "fedrfq" / "federation" / "decisions.py"
+    text = path.read_text(encoding="utf-8")
+    ours = f"VERSION = {decisions.VERSION}\n"
+    assert ours in text
+    path.write_text(text.replace(ours, f"VERSION = {decisions.VERSION + 1}\n"), encoding="utf-8")
+    return source
 
 
 def environment(source: Path) -> dict[str, str]:
@@ -88,13 +105,14 @@ def scenario(founder: Path, few: Path, folder: Path, detector: str) -> dict[str,
         rounds = _until_done(folder, children)
     finally:
         stop([*children.values()])
-    ended = {name: _last_error(child) for name, child in children.items()}
-    logs = [folder / f"server-{number}" for number in range(SERVERS)]
+    ended = {name: _last_error(child, folder) for name, child in children.items()}
+    servers = [folder / f"server-{number}" for number in range(SERVERS)]
+    logs = [server for server in servers if (server / "audit.log").exists()]
     verified = run(TODAY, "verify", *logs, "--recompute")
     return {
         "rounds": rounds,
         "errors": {name: text for name, text in ended.items() if text},
-        "verify": (verified.stdout or verified.stderr).strip().splitlines()[-1:],
+        "verify": _last_line(verified.stdout) + _last_line(verified.stderr),
         "verify exit code": verified.returncode,
     }
 
@@ -112,11 +130,12 @@ def _children(most: Path, few: Path, folder: Path) -> dict[str, Child]:
 
 
 def _until_done(folder: Path, children: dict[str, Child]) -> dict[str, int]:
-    """Wait until all clients have had their rounds, or somebody has ended before that."""
+    """Wait until all clients have had their rounds, or too many have ended before that."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         rounds = {name: _rounds(folder / name) for name in children if "client" in name}
-        ended = any(child.code for child in children.values())
+        # A round needs all but one of the servers.
+        ended = sum(bool(child.code) for child in children.values()) > 1
         if min(rounds.values()) == ROUNDS or ended or time.monotonic() > deadline:
             return rounds
         time.sleep(0.5)
@@ -129,13 +148,20 @@ def _rounds(client: Path) -> int:
     return path.read_bytes().count(b"\n")
 
 
-def _last_error(child: Child) -> str:
+def _last_line(text: str) -> list[str]:
+    """Return the last line of what was printed; none if that is how far it got."""
+    return [line for line in text.splitlines()[-1:] if not line.startswith("verifying")]
+
+
+def _last_error(child: Child, folder: Path) -> str:
     """Return what a process said last, if it ended badly or complained."""
     lines = child.output.read_text(encoding="utf-8", errors="replace").splitlines()
     # A negative code is that of the signal by which this program stopped it.
     if (child.code or 0) > 0:
-        return " ".join(lines[-2:])[-400:]
+        return " ".join(lines[-2:]).replace(f"{folder}/", "")[-400:]
     complaints = [line for line in lines if " warning " in line or " error " in line]
+    # That another party is not there is said of that party.
+    complaints = [line for line in complaints if "cannot connect" not in line]
     return " ".join(complaints[-1:])[-400:]
 
 
@@ -161,7 +187,7 @@ def main() -> None:
     options = parser.parse_args()
     described = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
     today = subprocess.run(described, capture_output=True, text=True, check=False).stdout.strip()
-    line = f"python bench/mixed_versions.py --detector {options.detector}"
+    line = f"python bench/mixed_versions.py {' '.join(options.revisions)}"
     record: dict[str, Any] = {"command": line, "revision": today, "rounds": ROUNDS, "older": {}}
     for revision in options.revisions:
         record["older"][revision] = tried(revision, options.detector)

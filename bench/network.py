@@ -3,6 +3,7 @@
     python bench/network.py
     python bench/network.py --servers 4 --clients 20 --repeats 1
     python bench/network.py --against ../before --clients 20 --rounds 100 --out ratios.json
+    python bench/network.py --servers 10 --clients 20 --detector adaptive
 
 Clients' uploads are signed beforehand. Each client sends its next upload as soon as it has itself
 seen a valid certificate of the last round; what it waits is its latency. Settings are alternated,
@@ -11,7 +12,8 @@ leader is stopped as its round begins, and f servers are killed. Where there are
 take every fourth. "CPU ms" is the CPU time of all servers and clients a commit, which depends less
 than the rate on who else uses the machine; "2 cores" is the rate that it would let two idle cores
 reach. With --against, another source tree is measured too, in alternation with this one, and the
-ratios are shown.
+ratios are shown. The federation has no detector unless one is named; `fedrfq committee init` founds
+it with the adaptive one.
 """
 
 from __future__ import annotations
@@ -145,21 +147,22 @@ def _latencies(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def repeated(
-    settings: Sequence[tuple[int, int]], repeats: int, rounds: int, timeout_ms: int, screen: Console
+    settings: Sequence[tuple[int, int]], args: argparse.Namespace, screen: Console
 ) -> dict[tuple[int, int], Any]:
-    """Measure all settings `repeats` times, each time with a new federation."""
+    """Measure all settings several times, each time with a new federation."""
+    waits = {"view_ms": args.timeout_ms}
     figures: dict[tuple[int, int], list[dict[str, Any]]] = {setting: [] for setting in settings}
-    for repeat in range(repeats):
+    for repeat in range(args.repeats):
         for number, clients in settings:
             screen.print(
-                f"repeat {repeat + 1} of {repeats}: {number} servers, {clients} clients",
+                f"repeat {repeat + 1} of {args.repeats}: {number} servers, {clients} clients",
                 highlight=False,
             )
             with (
-                founded(clients, free_ports(number), {"view_ms": timeout_ms}) as folder,
+                founded(clients, free_ports(number), waits, args.detector) as folder,
                 servers(folder) as cluster,
             ):
-                plan = Plan.of(number, clients, rounds)
+                plan = Plan.of(number, clients, args.rounds)
                 figures[number, clients].append(asyncio.run(measure(cluster, plan)))
     return figures
 
@@ -269,9 +272,13 @@ def _compare(
     """Measure this tree and another, print the ratios and write the record."""
     other = against.check_tree(args.against)
     options = ["--rounds", args.rounds, "--timeout-ms", args.timeout_ms]
+    # A tree from before there was the option founds without one, too.
+    if args.detector != "none":
+        options += ["--detector", args.detector]
     rows = against.alternated(other, settings, args.repeats, options, screen)
     screen.print(against.shown(rows))
-    record(args.out, against.comparison_record(other, rows))
+    compared = against.comparison_record(other, rows)
+    record(args.out, {"detector": args.detector, **compared})
     screen.print(f"wrote {args.out}", highlight=False)
 
 
@@ -305,6 +312,9 @@ def main() -> None:
         "--timeout-ms", type=int, default=2000, help="timeout of a view (default: 2000)"
     )
     parser.add_argument(
+        "--detector", default="none", help="the federation's detector (default: none)"
+    )
+    parser.add_argument(
         "--against",
         type=Path,
         metavar="DIR",
@@ -316,10 +326,11 @@ def main() -> None:
     if args.against is not None:
         _compare(args, settings, screen)
         return
-    figures = repeated(settings, args.repeats, args.rounds, args.timeout_ms, screen)
+    figures = repeated(settings, args, screen)
     rows = [summary(*setting, repeats) for setting, repeats in figures.items()]
     screen.print(shown(rows))
-    record(args.out, {"timeout_ms": args.timeout_ms, "rows": rows})
+    about = {"timeout_ms": args.timeout_ms, "detector": args.detector}
+    record(args.out, {**about, "rows": rows})
     screen.print(f"wrote {args.out}", highlight=False)
 
 

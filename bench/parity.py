@@ -9,6 +9,10 @@ alone (`train.alone`), with a simulated committee of that size. Every upload, gl
 verdict, detector memory and public statistic of every round, and every client's last model, are
 compared. Finally the simulated committee gets the uploads that the real servers recorded, and must
 decide the same.
+
+With noise for privacy the run is given what the real clients drew. `--kill CLIENT` kills that
+client by signal 9 whenever it has drawn an upload and not yet sent it, and starts it again: what
+was drawn must be what counts, and be drawn once.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -35,12 +41,15 @@ from fedrfq.federation.application import PrototypeApplication
 from fedrfq.federation.round_log import unpack
 from fedrfq.files import hash_chain, tensors, toml
 from fedrfq.learning.round_loop import LoopState, RoundLoop, committee_settings
-from fedrfq.node.client import MODEL
+from fedrfq.node.client_learning import MODEL
 from fedrfq.node.membership import founding
+from fedrfq.node.ops.child_processes import fedrfq_command
 from fedrfq.node.ops.local_cluster import Cluster, Size, free_ports
+from fedrfq.privacy.drawn_uploads import FOLDER, DrawnUploads, UploadKey
 from testbed import record
 
 _POLL_S = 0.2
+_KILLED = Path(__file__).with_name("killed_after_draw.py")
 _CPU = torch.device("cpu")
 
 
@@ -52,8 +61,47 @@ class Recorded:
     outcome: Outcome
 
 
-def held(folder: Path, size: Size, sets: Sequence[str], limit_s: float) -> Cluster:
-    """Run a federation through all its rounds, each with all clients, and return its cluster.
+class Mortal:
+    """Clients that are killed whenever they have drawn noise, and what each had drawn by then."""
+
+    def __init__(self, cluster: Cluster, clients: Sequence[int]) -> None:
+        self.cluster = cluster
+        self.clients = clients
+        self.drawn: dict[Path, bytes] = {}
+        for client in clients:
+            child = cluster.children[~client]
+            words = child.command[child.command.index("client") :]
+            child.command = [sys.executable, str(_KILLED), *words]
+
+    def revive(self) -> None:
+        """Note what is on the disk of each client that was killed, and start it again."""
+        for client in self.clients:
+            child = self.cluster.children[~client]
+            if child.code == -signal.SIGKILL:
+                self.drawn |= _drawn(self.cluster, client)
+                child.start()
+
+    def deaths(self) -> int:
+        """Return how often a client was started again."""
+        return sum(self.cluster.children[~client].starts - 1 for client in self.clients)
+
+    def nothing_redrawn(self) -> bool:
+        """Return whether all that was drawn before a death is as it was, and nothing else came."""
+        now = {}
+        for client in self.clients:
+            now |= _drawn(self.cluster, client)
+        return now == self.drawn
+
+
+def _drawn(cluster: Cluster, client: int) -> dict[Path, bytes]:
+    files = (cluster.own(~client) / FOLDER).glob("*.upload")
+    return {path: path.read_bytes() for path in files}
+
+
+def held(
+    folder: Path, size: Size, sets: Sequence[str], limit_s: float, kill: Sequence[int] = ()
+) -> tuple[Cluster, Mortal]:
+    """Run a federation through all its rounds, each with all clients.
 
     Rounds wait for all clients, however slow they start.
     """
@@ -61,10 +109,12 @@ def held(folder: Path, size: Size, sets: Sequence[str], limit_s: float) -> Clust
     waits = {"minimum": size.clients, "deadline_ms": round(limit_s * 1000)}
     founding.init(folder, addresses, size.clients, waits, sets=[*sets, f"rounds={size.rounds}"])
     cluster = Cluster(folder)
+    mortal = Mortal(cluster, kill)
     deadline = time.monotonic() + limit_s
     cluster.start()
     try:
         while not cluster.finished():
+            mortal.revive()
             if cluster.failed() or time.monotonic() > deadline:
                 why = ", ".join(child.name for child in cluster.failed()) + " ended early"
                 if not cluster.failed():
@@ -73,7 +123,7 @@ def held(folder: Path, size: Size, sets: Sequence[str], limit_s: float) -> Clust
             time.sleep(_POLL_S)
     finally:
         cluster.stop()
-    return cluster
+    return cluster, mortal
 
 
 def recorded(path: Path, run: bytes) -> list[Recorded]:
@@ -103,13 +153,14 @@ def _round(payload: bytes, public: bytes) -> Recorded:
     return Recorded(uploads, Outcome(*(contents[what] for what in OUTCOME)))
 
 
-def simulated(experiment: Experiment) -> tuple[LoopState, list[Recorded]]:
-    """Run the same federation in one process, each client trained alone.
+def simulated(cluster: Cluster, experiment: Experiment) -> tuple[LoopState, list[Recorded]]:
+    """Run the same federation in one process, each client trained alone and with the same noise.
 
     Return its last state and its rounds.
     """
     alone = replace(experiment, train=replace(experiment.train, alone=True))
     loop = RoundLoop([alone], data.load(experiment.data.name), _CPU)
+    _give_noise(loop, cluster)
     state = loop.start()
     bodies = []
     for _ in range(experiment.rounds):
@@ -117,6 +168,19 @@ def simulated(experiment: Experiment) -> tuple[LoopState, list[Recorded]]:
         assert result.report is not None, "the experiment of a federation has a committee"
         bodies.append(result.report.bodies)
     return state, _rounds(bodies)
+
+
+def _give_noise(loop: RoundLoop, cluster: Cluster) -> None:
+    """Give a run what the clients of a federation drew."""
+    (experiment,) = loop.experiments
+    run = cluster.federation.roster.run.hex()
+    for client in range(experiment.clients):
+        kept = DrawnUploads(cluster.own(~client) / FOLDER)
+        for number in range(1, experiment.rounds + 1):
+            # A client is the only one, and so the first, of its own folder.
+            drawn = kept.get(UploadKey(run, number, 0))
+            if drawn is not None:
+                loop.public.drawn[0].once(UploadKey("", number, client), lambda drawn=drawn: drawn)
 
 
 def decided(experiment: Experiment, classes: int, rounds: Sequence[Recorded]) -> Iterator[Outcome]:
@@ -160,7 +224,7 @@ def compared(cluster: Cluster) -> dict[str, Any]:
         for s in range(federation.roster.n)
     ]
     real = servers[0]
-    state, run = simulated(experiment)
+    state, run = simulated(cluster, experiment)
     again = list(decided(experiment, federation.task.classes, real))
     outcomes = b"".join(part for one in real for part in one.outcome)
     return {
@@ -174,6 +238,25 @@ def compared(cluster: Cluster) -> dict[str, Any]:
         "outcomes of the recorded uploads": again == [one.outcome for one in real],
         "models": all(models(cluster, state)),
         "sha256 of all outcomes": hashlib.sha256(outcomes).hexdigest(),
+    }
+
+
+def survived(mortal: Mortal) -> dict[str, Any]:
+    """Say what the deaths of clients did, and what an auditor finds."""
+    cluster = mortal.cluster
+    checked = subprocess.run(
+        fedrfq_command("verify", cluster.own(0), "--recompute", "--json"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(checked.stdout.splitlines()[-1])
+    return {
+        "killed after a draw, before it was sent": mortal.deaths(),
+        "uploads drawn by those who were killed": len(mortal.drawn),
+        "nothing redrawn": mortal.nothing_redrawn(),
+        "rounds that verify --recompute computed anew": found["recomputed"],
+        "noise that it names": found["privacy"],
     }
 
 
@@ -193,6 +276,14 @@ def main() -> None:
         help="a key of the experiment to override; repeatable",
     )
     parser.add_argument(
+        "--kill",
+        type=int,
+        action="append",
+        default=[],
+        metavar="CLIENT",
+        help="a client to kill whenever it has drawn noise; repeatable",
+    )
+    parser.add_argument(
         "--limit",
         type=float,
         default=3600.0,
@@ -203,8 +294,12 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         size = Size(options.servers, options.clients, options.rounds)
-        cluster = held(Path(folder) / "federation", size, options.set, options.limit)
+        cluster, mortal = held(
+            Path(folder) / "federation", size, options.set, options.limit, options.kill
+        )
         result = compared(cluster)
+        if options.kill:
+            result |= survived(mortal)
     if options.out:
         record(options.out, result)
     print(json.dumps(result, indent=2))

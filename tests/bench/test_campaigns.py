@@ -11,10 +11,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from chaos import Campaign
+import pytest
+
+import chaos
+from chaos import CALM, ROUGH, Campaign
 from crowds import Crowds, Stretch
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
 from loadclient import Crowd
+from standstill import Watch
 from support.paths import BENCH
 from support.proxy import Proxy
 from testbed import answering, founded, servers
@@ -27,7 +31,7 @@ def campaign(name: str, out: Path, *options: object) -> dict[str, Any]:
     assert done.returncode == 0, done.stdout + done.stderr
     recorded: dict[str, Any] = json.loads(out.read_text())
     assert recorded["command"].startswith(f"python bench/{name} --out")
-    assert {"revision", "machine", "at", "python"} <= set(recorded)
+    assert {"revision", "machine", "at", "python", "interpreter"} <= set(recorded)
     return recorded
 
 
@@ -38,6 +42,31 @@ def test_killed_stopped_and_isolated_servers_lose_nothing(tmp_path: Path) -> Non
     kills = [number for what, number in found["hits"].items() if "killed" in what]
     assert sum(kills) == found["cycles"]
     assert found["rounds"] > 5
+
+
+def test_a_standstill_is_kept_and_only_waited_out_in_calm_weather(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chaos, "STANDSTILL_S", 0.0)
+    monkeypatch.setattr(chaos, "_CALM_S", 0.3)
+    record = tmp_path / "chaos.json"
+    rounds = iter([1, 1, 1, *range(2, 9)])
+    said = list[str]()
+    with founded(3, [1, 2, 3, 4]) as folder:
+        cluster = Cluster(folder, range(4))
+        campaign = Campaign(cluster, [], [Proxy(0, Random(0), ROUGH)], Random(0), said.append)
+        stuck = Watch(cluster, [], lambda: 1, record)
+        stuck.still_s()
+        monkeypatch.setattr(stuck, "still_s", lambda: 99.0)
+        with pytest.raises(RuntimeError, match=r"calm weather either: .*chaos-standstill-2"):
+            asyncio.run(campaign._wait_in_calm_weather(stuck))
+        assert campaign.proxies[0].weather == CALM
+        asyncio.run(campaign._wait_in_calm_weather(Watch(cluster, [], rounds.__next__, record)))
+        assert campaign.proxies[0].weather == ROUGH
+    kept = json.loads((tmp_path / "chaos-standstill-2.json").read_text())
+    assert (kept["round"], set(kept["servers"])) == (1, {"0", "1", "2", "3"})
+    assert set(kept["said"]) == {f"server-{k}" for k in range(4)}
+    assert campaign.hits["stood still"] == len(said) == 2
 
 
 async def isolated(
@@ -118,7 +147,9 @@ def test_hostile_connections_cost_no_round(tmp_path: Path) -> None:
 
 def test_the_benchmark_measures_everything_it_promises(tmp_path: Path) -> None:
     options = ("--servers", 4, "--clients", 3, "--repeats", 1, "--timeout-ms", 300, "--rounds", 12)
-    found = campaign("network.py", tmp_path / "speed.json", *options)
+    detector = ("--detector", "adaptive")
+    found = campaign("network.py", tmp_path / "speed.json", *options, *detector)
+    assert found["detector"] == "adaptive"
     (row,) = found["rows"]
     assert (row["servers"], row["clients"]) == (4, 3)
     assert set(row["best"]) == set(row["met"])

@@ -6,19 +6,44 @@ import hashlib
 import importlib.util
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedrfq.consensus.events import Outcome
+from fedrfq.federation import codec, decisions
+from fedrfq.federation.application import Task
+from fedrfq.federation.federation_file import Federation, Timings, experiment_digest
+from fedrfq.federation.members import Member, Members
+from fedrfq.federation.reconfiguration import inherited_by
+from fedrfq.federation.retained import retaining
+from fedrfq.federation.signatures import Ed25519Signer
+from fedrfq.files import toml
+from fedrfq.prototypes.fixed_point import FULL_PRECISION
+from fedrfq.robust.detectors.adaptive import AdaptiveDetector
+from fedrfq.robust.state import RETAINED
+from support.committees import CLASSES, PUBLIC, TABLE, VALUES
 from support.paths import BENCH
 
 _BENCH = BENCH / "digests.py"
-# The digest of all decisions on SMALL by these detectors and rules, whatever is registered beside
-# them. Another digest means that servers of two versions would not agree.
 _DETECTORS = ("none", "bft", "bft-mean", "median", "trimmed", "medoid", "adaptive")
 _RULES = ("weighted", "mean", "paper", "median", "trimmed")
-_TOTAL = "dcea5feddaddd05139cf87922debb276a7a95783447db3fce281d919a8013d7e"
+# For each version of the decisions, the digests of all of them by these detectors and rules,
+# whatever is registered beside them, and of what the run after a change starts from. They differ?
+# Then servers with this program would not agree with servers of the release before. If that is
+# meant: until the first version is released (CHANGELOG.md), put the new digests in its place; from
+# then on add a version here and in `fedrfq.federation.decisions`, and leave the line of a released
+# version as it is for good.
+_PINNED = {
+    1: (
+        "3b87e147fab09480d42b6a78a2e14c18378f83aa23c123093ae14d1ff19d0f81",
+        "b6a8571ef14d2818d07ac0b26f240a9d33eb3a76f345b2afe310fcea7439294f",
+    ),
+}
+_CHANGED = "servers would decide otherwise than before: see the comment on _PINNED"
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +74,40 @@ def pinned_cases(answer: Any) -> dict[str, str]:
 
 
 def test_the_decisions_are_what_they_were(digests: Any, plain: Any) -> None:
-    assert len(plain["cases"]) == len(digests.DETECTORS) * len(digests.RULES) * len(digests.SMALL)
+    decided = len(digests.RULES) * len(digests.SMALL)
+    exchanged = len(digests.STATISTICS)
+    assert len(plain["cases"]) == len(digests.DETECTORS) * (decided + exchanged)
     pinned = pinned_cases(plain)
-    assert len(pinned) == len(_DETECTORS) * len(_RULES) * len(digests.SMALL)
-    assert digests.total(pinned) == _TOTAL
+    assert len(pinned) == len(_DETECTORS) * (len(_RULES) * len(digests.SMALL) + exchanged)
+    assert max(_PINNED) == decisions.VERSION
+    assert digests.total(pinned) == _PINNED[decisions.VERSION][0], _CHANGED
+
+
+def federation(clients: Sequence[int], follows: str = "") -> Federation:
+    """Return a federation of one server and some clients on a network, always the same."""
+    parties = ["server", *(f"client-{k}" for k in clients)]
+    keys = [Ed25519Signer(hashlib.sha256(name.encode()).digest()).public for name in parties]
+    members = [Member(name, "", name.encode()) for name in parties]
+    members[0] = replace(members[0], address="h:1")
+    network = Members(follows, toml.dump(TABLE), tuple(members))
+    public = replace(PUBLIC, revocable=True)
+    task = Task(AdaptiveDetector(), "median", FULL_PRECISION, len(clients), CLASSES, VALUES, public)
+    digest = experiment_digest(TABLE)
+    return Federation(digest, Timings(), task, tuple(keys[:1]), tuple(keys[1:]), network)
+
+
+def test_a_run_after_a_change_starts_from_what_it_did(digests: Any) -> None:
+    """The second client leaves, and there is another one before the third."""
+    old = federation((0, 1, 2))
+    new = federation((0, 3, 2), old.roster.run.hex())
+    kept = {client: b"statistics of %d" % client for client in range(3)}
+    state = {**old.task.start_state(), **retaining(kept)}
+    for number, (name, array) in enumerate(sorted(state.items())):
+        if not name.startswith(RETAINED):
+            state[name] = array + digests.drawn(f"{number}", *array.shape)
+    outcome = Outcome(b"prototypes", b"verdicts", codec.encode_state(state), b"", b"statistics")
+    inherited = digests.digest(inherited_by(old, outcome, new))
+    assert inherited == _PINNED[decisions.VERSION][1], _CHANGED
 
 
 def test_other_kernels_and_instructions_decide_alike(digests: Any, plain: Any) -> None:

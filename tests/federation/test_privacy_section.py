@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
+import numpy as np
 import pytest
 
 from fedrfq.committee import Simulated
@@ -12,7 +13,7 @@ from fedrfq.federation.application import Memory
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.public_task import PublicTask
 from fedrfq.privacy.settings import Privacy
-from fedrfq.prototypes.fixed_point import Globals, Uploads
+from fedrfq.prototypes.fixed_point import Globals, Uploads, encode
 from fedrfq.robust.detectors import State, Verdict
 from fedrfq.robust.detectors.none import NoDetection
 from support.committees import PUBLIC, some_settings
@@ -29,7 +30,8 @@ def test_the_file_names_every_setting_and_is_as_before_without() -> None:
     text = federation(PRIVATE).text
     section = text.split("[privacy]\n")[1].split("\n\n")[0]
     names = [line.split(" = ")[0] for line in section.splitlines()]
-    assert names == [field.name for field in fields(Privacy)]
+    # The last one came later, and files from before it are as they were.
+    assert names == [field.name for field in fields(Privacy)][:-1]
     before = federation(replace(PRIVATE, privacy=None))
     assert text.replace(f"[privacy]\n{section}\n\n", "") == before.text
     assert Federation.read(text, "here").task.public == PRIVATE
@@ -75,7 +77,38 @@ def test_servers_allow_for_the_noise() -> None:
     assert everything.bound.all_classes
 
 
-def test_servers_tell_their_detector_of_the_noise() -> None:
+WITH_PROTOTYPES = replace(PRIVATE, privacy=Privacy(noise=2.0, prototype_norm=3.0))
+
+
+def test_noise_in_prototypes_is_agreed_on_too() -> None:
+    text = federation(WITH_PROTOTYPES).text
+    assert "prototype_norm = 3.0" in text
+    assert Federation.read(text, "here").task.public == WITH_PROTOTYPES
+
+
+@pytest.mark.parametrize(
+    ("norm", "why"), [("3", "= 3"), ("-1.0", "must be 0 to"), ("0.01", "is too fine for")]
+)
+def test_an_impossible_norm_of_prototypes_is_refused(norm: str, why: str) -> None:
+    text = federation(WITH_PROTOTYPES).text
+    with pytest.raises(UserError, match=why):
+        Federation.read(text.replace("prototype_norm = 3.0", f"prototype_norm = {norm}"), "here")
+
+
+def test_servers_refuse_prototypes_that_noise_does_not_explain() -> None:
+    task = some_settings(public=WITH_PROTOTYPES).task
+    without = some_settings(public=PRIVATE).task
+    round_ = next(n for n in range(1, 9) if not WITH_PROTOTYPES.due(n))
+    for value, refused in ((1 << 12, False), ((1 << 20) - 1, True)):
+        counts_J = np.eye(task.classes, dtype=np.int64)[0] * 5
+        values_JV = counts_J[:, None] // 5 * np.full((1, task.values), value)
+        content = encode(round_, 0, counts_J, values_JV, task.precision)
+        assert (task.form(round_).refuses(round_, 0, content) is not None) == refused
+        assert without.form(round_).refuses(round_, 0, content) is None
+
+
+@pytest.mark.parametrize("public", [PRIVATE, WITH_PROTOTYPES])
+def test_servers_tell_their_detector_of_the_noise(public: PublicTask) -> None:
     """Messages do not say how much noise is in them, so the task does."""
     seen = []
 
@@ -85,8 +118,11 @@ def test_servers_tell_their_detector_of_the_noise() -> None:
             seen.append(uploads.noise)
             return super().judge(state, globals_, uploads)
 
-    asked = some_settings(detector=Watching(), public=PRIVATE)
+    asked = some_settings(detector=Watching(), public=public)
     task = asked.task
     before = Memory(task.start_state(), Globals.none(task.classes, task.values))
-    task.decide(1, before, uploads_of(asked, 1))
-    assert seen == [PRIVATE.noise]
+    prototypes = next(n for n in range(1, 9) if not public.due(n))
+    for round_ in (1, prototypes):
+        task.decide(round_, before, uploads_of(asked, round_))
+    assert seen == [PRIVATE.noise, task.noise]
+    assert (task.noise is None) == (public is PRIVATE)

@@ -29,7 +29,8 @@ from fedrfq.learning.public.classifier_file import load_classifier
 from fedrfq.learning.round_loop import LoopState, RoundLoop
 from fedrfq.models.public_maps import RandomMap
 from fedrfq.node import logs
-from fedrfq.node.client import MODEL, ClientEnded, ClientProcess, attend, participant
+from fedrfq.node.client import ClientEnded, ClientProcess, attend
+from fedrfq.node.client_learning import MODEL, participant
 from fedrfq.node.learner import Learner
 from fedrfq.node.membership import founding, identity
 from fedrfq.node.news import News
@@ -87,7 +88,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 def process(folder: Path, data: str = "mnist5k") -> ClientProcess:
     own = identity.load(folder)
-    return ClientProcess(own, participant(own, data, CPU), lambda line: None)
+    return ClientProcess(own, participant(own, data, CPU), lambda line, rounds: None)
 
 
 async def attended(folder: Path, data: str = "mnist5k", once: bool = False) -> ClientEnded:

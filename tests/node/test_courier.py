@@ -15,7 +15,7 @@ import pytest
 from fedrfq.audit import Audit
 from fedrfq.committee import Simulated
 from fedrfq.consensus import answers
-from fedrfq.consensus.events import Outcome, Publish, Received
+from fedrfq.consensus.events import Outcome, Received
 from fedrfq.consensus.messages import (
     Cert,
     Certificate,
@@ -34,8 +34,8 @@ from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
 from fedrfq.federation import codec, round_log
-from fedrfq.node import driver
 from fedrfq.node.courier import Carried, Courier
+from fedrfq.node.driver.outbox import Outbox
 from fedrfq.node.membership import identity
 from fedrfq.node.membership.change import changed
 from fedrfq.node.ops.prometheus import metrics
@@ -297,7 +297,7 @@ def test_a_certificate_that_nobody_told_it_of_is_asked_for(
 ) -> None:
     """A courier that connects between a decision and its flush is greeted with the round before."""
     founded(tmp_path, couriers=1, **PATIENT)
-    monkeypatch.setitem(driver._DO, Publish, lambda *_: None)
+    monkeypatch.setattr(Outbox, "publish", lambda *_: None)
 
     async def test() -> None:
         async with at_work(tmp_path) as (_, courier):

@@ -20,6 +20,7 @@ from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.federation import codec
 from fedrfq.federation.application import PrototypeApplication
+from fedrfq.federation.public_task import PublicTask
 from fedrfq.federation.reconfiguration import inherited_by
 from fedrfq.federation.retained import MARK, retained_in, withdrawal
 from fedrfq.federation.round_log import unpack
@@ -285,8 +286,22 @@ def test_only_clients_of_a_federation_that_agreed_to_it_can_be_forgotten(tmp_pat
         done = fedrfq("forget", folder, expect=2)
         assert why in " ".join(done.stderr.split())
         assert not (folder / FORGOTTEN).exists()
-    with pytest.raises(UserError, match="have not agreed"):
-        attend(plain, "mnist5k", CPU, renew=True)
+
+
+@pytest.mark.parametrize(
+    ("public", "why"),
+    [
+        (PUBLIC, "sends those of its present samples like all others every 3 rounds"),
+        (replace(PUBLIC, every=0), "in the first round after the next change of the federation"),
+        (None, "send no statistics"),
+    ],
+)
+def test_statistics_that_nobody_keeps_cannot_be_renewed(
+    tmp_path: Path, public: PublicTask | None, why: str
+) -> None:
+    founded(tmp_path, public=public)
+    with pytest.raises(UserError, match=why):
+        attend(tmp_path / "client-0", "mnist5k", CPU, renew=True)
 
 
 # Real processes
@@ -299,7 +314,7 @@ def test_server_processes_forget_although_parties_are_killed(tmp_path: Path) -> 
     own = load(tmp_path / "client-1")
 
     async def leave_once() -> ClientEnded:
-        return await ClientProcess(own, None, lambda line: None).run(once=False)
+        return await ClientProcess(own, None, lambda line, rounds: None).run(once=False)
 
     async def test(running: ExitStack) -> ClientEnded:
         here = [running.enter_context(process(folder, *QUIET)) for folder in servers]

@@ -18,7 +18,8 @@ from fedrfq.errors import UserError
 from fedrfq.federation.federation_file import Federation, experiment_digest
 from fedrfq.files import toml
 from fedrfq.node import client
-from fedrfq.node.client import ClientEnded, participant
+from fedrfq.node.client import ClientEnded
+from fedrfq.node.client_learning import participant
 from fedrfq.node.ended_runs import EndedRuns
 from fedrfq.node.membership import epochs, founding, identity, proposal
 from fedrfq.node.membership.change import changed
@@ -293,7 +294,7 @@ async def attended(folder: Path) -> list[ClientEnded]:
         epochs.complete_activation(folder)
         own = identity.load(folder)
         learning = participant(own, "mnist5k", CPU)
-        ends.append(await client._attend(own, learning, False, lambda line: None, 0))
+        ends.append(await client._attend(own, learning, False, lambda line, rounds: None, 0))
         if not ends[-1].successor:
             return ends
 

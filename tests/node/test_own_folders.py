@@ -15,10 +15,11 @@ from PIL import Image
 
 from fedrfq.cli.data_page import data_page
 from fedrfq.errors import UserError
-from fedrfq.node.client import participant, place
+from fedrfq.node.client_learning import participant, place
 from fedrfq.node.data_preview import ClassPreview, DataPreview
 from fedrfq.node.membership import founding, identity
 from fedrfq.node.membership.contract_choice import ContractChoice
+from fedrfq.node.ops.child_processes import Child
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
 from support.command import fedrfq
 from support.small import CPU
@@ -71,7 +72,14 @@ def wait(done: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_four_clients_of_which_one_is_misnamed_one_lacks_a_class_and_one_is_too_large(
+def said_by(child: Child) -> str:
+    """Return the last line of a process that refused to go on."""
+    wait(lambda: child.code is not None)
+    assert child.code == 2
+    return " ".join(child.output.read_text().split())
+
+
+def test_four_clients_of_which_one_is_misnamed_one_lacks_a_class_and_one_has_another_shape(
     tmp_path: Path,
 ) -> None:
     # The first has 12 bits a pixel, the third floats; the contract's window is for both.
@@ -81,6 +89,11 @@ def test_four_clients_of_which_one_is_misnamed_one_lacks_a_class_and_one_is_too_
         float_arrays(tmp_path / "c.npz", "boot", "coat"),
         pictures(tmp_path / "d", same(*NAMES), size=12),
     ]
+    # The contract resizes pictures, and does not turn colours into grey.
+    grey = {path: path.read_bytes() for path in sorted((tmp_path / "d").rglob("*.png"))}
+    for path in grey:
+        black = Image.new("L", (12, 12))
+        Image.merge("RGB", (Image.open(path), black, black)).save(path)
     folder = tmp_path / "f"
     choice = ContractChoice.of(",".join(NAMES), "", shape="1x8x8", window="0:4095", resize=True)
     # The round needs all four, so it is decided only if each of them is accepted.
@@ -95,14 +108,17 @@ def test_four_clients_of_which_one_is_misnamed_one_lacks_a_class_and_one_is_too_
     assert str(tmp_path) not in (folder / "federation.toml").read_text()
     cluster = Cluster(folder, more={~k: ["--data", path] for k, path in enumerate(own)})
     misnamed = cluster.children[~1]
+    coloured = cluster.children[~3]
     try:
         cluster.start()
-        wait(lambda: misnamed.code is not None)
-        assert misnamed.code == 2
-        said = " ".join(misnamed.output.read_text().split())
+        said = said_by(misnamed)
         assert re.search(r"class 'zbag' is none of .* \(did you mean bag\?\)", said)
         (tmp_path / "b" / "zbag").rename(tmp_path / "b" / "bag")
         misnamed.start()
+        assert "expected a grey picture" in said_by(coloured)
+        for path, content in grey.items():
+            path.write_bytes(content)
+        coloured.start()
         wait(cluster.finished)
     finally:
         cluster.stop()

@@ -153,7 +153,7 @@ def test_whoever_comes_late_gets_the_certificates_of_a_finished_run(tmp_path: Pa
         await asyncio.sleep(0.3)  # deadlines pass, and nobody is waited for any more
         assert '"waiting": false' in (await fetched(tmp_path / "server-0"))[1]
         assert {servers[k]._tracker.decided for k in range(4)} == {2}
-        assert {servers[k]._driver.last_round for k in range(4)} == {2}
+        assert {servers[k]._driver.admission.last_round for k in range(4)} == {2}
         for client in (first, second):
             await client.stop()
         await servers.stop()

@@ -28,7 +28,7 @@ from fedrfq.consensus.messages import (
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
 from fedrfq.federation.reconfiguration import reconfigurable
-from fedrfq.node.driver import Driver
+from fedrfq.node.driver.driver import Driver
 from fedrfq.node.membership.identity import Identity, load
 from fedrfq.node.transport.links import Links
 from fedrfq.simulator.adversaries import BEHAVIOURS, Behaviour, Ring

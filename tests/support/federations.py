@@ -23,7 +23,7 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.federation.application import PublicTask, Task
 from fedrfq.federation.federation_file import Federation, Timings
 from fedrfq.files import toml
-from fedrfq.node.driver import Driver
+from fedrfq.node.driver.driver import Driver
 from fedrfq.node.membership import founding, identity
 from fedrfq.node.ops.local_cluster import free_ports
 from fedrfq.node.server import Server, ServerOptions

@@ -9,7 +9,7 @@ from typing import Any
 from fedrfq.consensus.events import Effect, Event
 from fedrfq.consensus.messages import Certificate, Fetch, Kind, Message, PartKind, Record
 from fedrfq.consensus.rules import Rules
-from fedrfq.node.driver import Driver
+from fedrfq.node.driver.driver import Driver
 from fedrfq.node.storage.write_ahead_log import DiskFull
 from support.cluster import roster
 

@@ -17,7 +17,7 @@ from fedrfq.consensus.messages import Entries, Evidence, Message, Upload
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
-from fedrfq.federation import codec, federation_file
+from fedrfq.federation import codec, decisions, federation_file
 from fedrfq.federation.application import PrototypeApplication
 from fedrfq.federation.federation_file import Federation, experiment_digest
 from fedrfq.federation.reconfiguration import reconfigurable
@@ -49,18 +49,28 @@ class AuditFailed(Exception):
 class Audit:
     """The audit of one run.
 
-    With `recompute` it reads the bodies too, and computes every outcome anew. `inherited` is what
-    the run started from, where it follows another.
+    With `recompute` it reads the bodies too, and computes every outcome anew, unless the run was
+    decided by another version than this program's. `inherited` is what the run started from, where
+    it follows another, and `rounds_before` how many rounds the runs before it have had.
     """
 
     def __init__(
-        self, path: Path, recompute: bool = False, inherited: Outcome | None = None
+        self,
+        path: Path,
+        recompute: bool = False,
+        inherited: Outcome | None = None,
+        rounds_before: int = 0,
     ) -> None:
         self.path = path
-        self.recompute = recompute
         self.inherited = inherited
+        self._rounds_before = rounds_before
         self._recall_plugins()
         self.federation = Federation.read(self._read_text(FEDERATION), str(path / FEDERATION))
+        # The version of the decisions, if it is not this program's.
+        self.decided_otherwise = 0
+        if self.federation.decisions != decisions.VERSION:
+            self.decided_otherwise = self.federation.decisions
+        self.recompute = recompute and not self.decided_otherwise
         self.network = self.federation.network
         self.experiment = self._read_experiment()
         self.rules = Rules(self.federation.roster)
@@ -76,7 +86,7 @@ class Audit:
         # The file may be anybody's, so even the type of a value is checked.
         rounds = self.experiment.get("rounds")
         if isinstance(rounds, int):
-            return rounds
+            return max(0, rounds - self._rounds_before)
         return 0
 
     def rounds(self) -> Iterator[AuditedRound]:
@@ -164,7 +174,10 @@ class Audit:
         except (ValueError, UserError):
             # Whoever needs the file says what is wrong with it.
             return
-        plugins.recall(table.get("plugins", []))
+        try:
+            plugins.recall(table.get("plugins", []))
+        except UserError as error:
+            raise UserError(f"{self.path / EXPERIMENT}: {error}") from error
 
     def _read_experiment(self) -> toml.Table:
         """Return the experiment, or an empty one, which nobody agreed on, if it is malformed."""

@@ -16,6 +16,8 @@ class Gaps:
     run: str
     missing: tuple[int, ...]
     not_recomputed: tuple[int, ...]
+    # The version by which the run was decided, if that is not this program's; 0 if it is.
+    decided_by: int = 0
 
 
 def find_gaps(run: bytes, logs: Sequence[Log], recompute: bool, last: int = 0) -> Gaps | None:
@@ -30,7 +32,8 @@ def find_gaps(run: bytes, logs: Sequence[Log], recompute: bool, last: int = 0) -
     not_recomputed = there - recomputed if recompute else set()
     if not missing and not not_recomputed:
         return None
-    return Gaps(run.hex(), tuple(sorted(missing)), tuple(sorted(not_recomputed)))
+    decided_by = max((audit.decided_otherwise for audit, _ in logs), default=0)
+    return Gaps(run.hex(), tuple(sorted(missing)), tuple(sorted(not_recomputed)), decided_by)
 
 
 def charged_in(logs: Sequence[Log]) -> dict[tuple[str, str], list[str]]:

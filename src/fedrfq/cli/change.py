@@ -35,6 +35,12 @@ def change(
         int | None,
         typer.Option(min=1, help="The version of the protocol to go on with, once all speak it."),
     ] = None,
+    decisions: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="The version by which servers decide from then on: this program's."
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")] = Path(
         "federation.new.toml"
     ),
@@ -54,7 +60,7 @@ def change(
 
     federation = read_federation(folder / FEDERATION)
     asking = [read_request(path) for path in requests or ()]
-    successor = changed(federation, asking, expel or (), minimum, protocol)
+    successor = changed(federation, asking, expel or (), minimum, protocol, decisions)
     write(out, successor.text.encode())
     console = Console()
     for line in differences(federation, successor):

@@ -77,7 +77,8 @@ def client(
     Example: fedrfq client ward-a --data scans --join consortium
     """
     from fedrfq.node import logs
-    from fedrfq.node.client import MODEL, attend
+    from fedrfq.node.client import attend
+    from fedrfq.node.client_learning import MODEL
     from fedrfq.runs.session import pick_device
 
     torch_device = pick_device(device)
@@ -133,26 +134,35 @@ def forget(
 
 
 def _join(folder: Path, data: str, shared: Path) -> None:
+    from fedrfq.data.library import is_there
     from fedrfq.node.data_preview import preview
 
+    # What the data must be is not known before the federation is founded, which may take days.
+    if not is_there(data):
+        say(
+            Console(),
+            f"warning: there is no {data} here, and no dataset of that name: press Ctrl-C and give"
+            " the path of your samples, unless a plugin of the federation brings them",
+        )
     identity = await_founding(folder, shared)
     found = preview(identity, data)
     say(Console(), f"your data: {found.about}")
     show_data(found, Console(markup=False))
-    agree(identity)
+    agree(identity, shared)
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[HistoryLine], None]]:
+def _progress() -> Iterator[Callable[[HistoryLine, int], None]]:
     """Show a count of rounds below the log; nothing where standard error is not a terminal."""
     errors = Console(stderr=True)
     if not errors.is_terminal:
-        yield lambda line: None
+        yield lambda line, rounds: None
         return
     with progress(errors) as bar:
         task = bar.add_task("training", total=None, figures="")
 
-        def update(line: HistoryLine) -> None:
-            bar.update(task, completed=line.round, figures=f"accuracy {line.accuracy:.2f} %")
+        def update(line: HistoryLine, rounds: int) -> None:
+            figures = f"accuracy {line.accuracy:.2f} %"
+            bar.update(task, completed=line.round, total=rounds, figures=figures)
 
         yield update

@@ -15,14 +15,7 @@ import typer
 from rich.console import Console
 
 from fedrfq.cli.fuzz_tables import coverage_table, explored_text, mutant_sheet, speed_text
-from fedrfq.cli.terminal import (
-    INTERRUPTED,
-    command_line,
-    progress,
-    say,
-    terminated_as_interrupt,
-    wide_console,
-)
+from fedrfq.cli.terminal import command_line, interruptible, progress, say, wide_console
 from fedrfq.errors import UserError, did_you_mean
 from fedrfq.files.atomic import write_atomically
 from fedrfq.files.strict_json import to_json
@@ -78,7 +71,7 @@ def explore(depth: int, views: int, json: bool) -> None:
     """Try every order of events; exit with BROKEN if an invariant broke."""
     errors = Console(stderr=True)
     console = wide_console()
-    with _interruptible("stopped; nothing is kept"), errors.status("exploring") as status:
+    with interruptible(lambda: "stopped; nothing is kept"), errors.status("exploring") as status:
         found = search(depth, views, progress=lambda so_far: status.update(explored_text(so_far)))
     say(console, explored_text(found))
     violation = None
@@ -166,22 +159,11 @@ def _workers(
     if out:
         message = "stopped; the same command continues"
     with (
-        _interruptible(message),
+        interruptible(lambda: message),
         workers(jobs) as pool,
         progress(Console(stderr=True), unit) as bar,
     ):
         yield pool, partial(bar.update, bar.add_task("fuzzing", figures=""))
-
-
-@contextmanager
-def _interruptible(message: str) -> Iterator[None]:
-    """Print a message and exit on Ctrl-C or SIGTERM."""
-    try:
-        with terminated_as_interrupt():
-            yield
-    except KeyboardInterrupt:
-        say(Console(stderr=True), message)
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def _show_breach(console: Console, settings: Settings, breach: Breach, out: Path | None) -> None:

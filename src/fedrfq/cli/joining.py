@@ -47,7 +47,7 @@ def await_founding(folder: Path, shared: Path, address: str = "") -> Identity:
     return identity
 
 
-def agree(identity: Identity) -> None:
+def agree(identity: Identity, shared: Path) -> None:
     """Ask for the id that the others name, and take the federation's file if it is the same."""
     from fedrfq.node.membership import joining
 
@@ -63,6 +63,6 @@ def agree(identity: Identity) -> None:
         raise UserError(
             "nobody typed the id: start this in a terminal, or give the id on standard input"
         ) from None
-    joining.agree(identity, told)
+    joining.agree(identity, told, shared)
     about = identity.federation.about()
     say(Console(), f"agreed: {identity.member.name} is now a member of the federation ({about})")

@@ -53,7 +53,11 @@ def new(
 
     NewKeys.new(name, address, days, courier).write(folder)
     request = folder / REQUEST
-    say(Console(), f"wrote the keys of {name}: send {request} to the founder, never a .key file")
+    say(
+        Console(),
+        f"wrote the keys of {name}: send {request} to whoever founds or changes the federation,"
+        " never a .key file",
+    )
 
 
 @app.command()

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from fedrfq import plugins
 from fedrfq.cli.options import ExperimentOption, Modules
-from fedrfq.cli.terminal import INTERRUPTED, command_line, count, say, terminated_as_interrupt
+from fedrfq.cli.terminal import command_line, count, interruptible, say
 from fedrfq.errors import UserError
 
 if TYPE_CHECKING:
@@ -88,12 +88,9 @@ def local_cluster(
     storm = None
     if chaos:
         storm = Chaos(cluster.children, federation.roster.f, Random(seed), cluster.answers)
-    try:
-        with terminated_as_interrupt(), _running(cluster):
-            _watch(cluster, storm, console)
-    except KeyboardInterrupt:
-        say(console, f"stopped; continue with: {command_line('local-cluster', folder)}")
-        raise typer.Exit(INTERRUPTED) from None
+    again = f"stopped; continue with: {command_line('local-cluster', folder)}"
+    with interruptible(lambda: again, console), _running(cluster):
+        _watch(cluster, storm, console)
     if storm is not None:
         say(console, f"a party was killed and restarted {count(storm.cycles, 'time')}")
     _conclude(cluster, console)

@@ -69,7 +69,7 @@ def server(
     if join is not None and not joined(folder):
         if not address:
             raise UserError("--join needs the address of this server: --address HOST:PORT")
-        agree(await_founding(folder, join, address))
+        agree(await_founding(folder, join, address), join)
     logs.begin(log_format, log_level)
     listens_at = None
     if listen:

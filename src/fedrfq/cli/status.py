@@ -11,7 +11,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from fedrfq.cli.terminal import INTERRUPTED, terminated_as_interrupt, wide_console
+from fedrfq.cli.terminal import interruptible, wide_console
 from fedrfq.errors import UserError
 
 if TYPE_CHECKING:
@@ -65,13 +65,10 @@ def _tables(folders: Sequence[Path]) -> RenderableType:
 
 
 def _watch(folders: Sequence[Path], console: Console) -> None:
-    try:
-        with (
-            terminated_as_interrupt(),
-            Live(_tables(folders), console=console, auto_refresh=False) as live,
-        ):
-            while True:
-                time.sleep(_INTERVAL_S)
-                live.update(_tables(folders), refresh=True)
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+    with (
+        interruptible(),
+        Live(_tables(folders), console=console, auto_refresh=False) as live,
+    ):
+        while True:
+            time.sleep(_INTERVAL_S)
+            live.update(_tables(folders), refresh=True)

@@ -21,7 +21,7 @@ from fedrfq.audit import (
 )
 from fedrfq.cli.options import Json, run_paths
 from fedrfq.cli.terminal import progress, say
-from fedrfq.cli.verify_text import gaps_text, offence_text, show, summary
+from fedrfq.cli.verify_text import gaps_lines, offence_text, show, summary
 from fedrfq.errors import UserError
 from fedrfq.files.strict_json import to_json
 
@@ -75,7 +75,8 @@ def verify(
     elif json:
         _write({**_answer(folders[0]), "complete": not gaps})
     for found in gaps:
-        say(Console(stderr=True), gaps_text(found))
+        for line in gaps_lines(found):
+            say(Console(stderr=True), line)
     if gaps:
         raise typer.Exit(_INCOMPLETE)
 
@@ -115,6 +116,7 @@ def _audits(path: Path, recompute: bool) -> list[Audit]:
     audits = []
     present = Audit(path, recompute)
     previous: epochs.EndedEpoch | None = None
+    rounds_before = 0
     for number, epoch in enumerate(epochs.ended_epochs(path), start=1):
         past = path / epochs.PAST / str(number)
         # A party that joined later knows how earlier runs ended, and has no log of them.
@@ -122,11 +124,12 @@ def _audits(path: Path, recompute: bool) -> list[Audit]:
             inherited = None
             if previous is not None:
                 inherited = inherited_by(previous.federation, previous.outcome, epoch.federation)
-            audits.append(Audit(past, recompute, inherited))
+            audits.append(Audit(past, recompute, inherited, rounds_before))
         previous = epoch
+        rounds_before += epoch.certificate.record.round
     inherited = epochs.inherited_outcome(path, present.federation)
     if inherited is not None:
-        present = Audit(path, recompute, inherited)
+        present = Audit(path, recompute, inherited, rounds_before)
     return [*audits, present]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -10,6 +10,7 @@ from rich.table import Column, Table
 
 from fedrfq.audit import Audit, AuditedRound, Gaps
 from fedrfq.cli.terminal import count, say
+from fedrfq.federation import decisions
 from fedrfq.privacy.claim import MECHANISM
 from fedrfq.privacy.settings import Privacy
 
@@ -70,7 +71,8 @@ def show(audit: Audit, rounds: Sequence[AuditedRound]) -> None:
     if (agreed := _privacy(audit)) is not None:
         table.add_row("privacy", _noise(agreed))
     if audit.recompute:
-        table.add_row("less weight", _reduced(result["reduced"]))
+        is_known = any(audited.recomputed for audited in rounds)
+        table.add_row("less weight", _reduced(result["reduced"], is_known))
         if audit.federation.task.is_revocable:
             table.add_row("taken back", _taken_back(result["taken_back"]))
     console = Console(markup=False)
@@ -117,14 +119,21 @@ def _gaps(audit: Audit, result: dict[str, Any]) -> list[str]:
     return lines
 
 
-def gaps_text(gaps: Gaps) -> str:
-    """Return a line on what no log has of a run."""
+def gaps_lines(gaps: Gaps) -> Iterator[str]:
+    """Yield lines on what no log has of a run, and on what cannot be computed anew."""
     texts = []
     if gaps.missing:
         texts.append(f"missing {_ranges(gaps.missing)}")
-    if gaps.not_recomputed:
+    if gaps.not_recomputed and gaps.decided_by:
+        yield (
+            f"not recomputed: run {gaps.run[:12]}… is of {decisions.other(gaps.decided_by)}; with"
+            " this program its certificates are verified"
+        )
+    elif gaps.not_recomputed:
         texts.append(f"not recomputed for want of uploads {_ranges(gaps.not_recomputed)}")
-    return (
+    if not texts:
+        return
+    yield (
         f"incomplete: all that is there holds, but of the rounds of run {gaps.run[:12]}… are"
         f" {', '.join(texts)}: verify it together with the folders of other servers"
     )
@@ -147,8 +156,11 @@ def _ranges(rounds: Sequence[int]) -> str:
     return ", ".join("–".join(map(str, pair)) for pair in ranges)
 
 
-def _reduced(rounds: dict[int, dict[str, str]]) -> str:
+def _reduced(rounds: dict[int, dict[str, str]], is_known: bool) -> str:
     """Return in how many rounds clients counted for less, and who did in the last and why."""
+    if not is_known:
+        # A client's log has nobody's uploads: that is not to be read as nobody's fault.
+        return "not known without the uploads"
     if not rounds:
         return "nobody"
     last = max(rounds)

@@ -42,7 +42,7 @@ class Alone(Committee):
     )
 
     def __post_init__(self) -> None:
-        check_one_of("committee.behaviour", self.behaviour, BEHAVIOURS)
+        check_one_of("committee.behaviour", self.behaviour, BEHAVIOURS, plugins=True)
         if self.at < 1:
             raise UserError(f"committee.at must be a round, 1 or later, not {self.at}")
 

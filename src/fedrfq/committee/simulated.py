@@ -70,7 +70,7 @@ class Simulated(Committee):
                 f"committee.faulty = {self.faulty} of {self.servers} servers: {max_faulty} at most,"
                 " because with a third or more of them faulty no agreement is possible"
             )
-        check_one_of("committee.behaviour", self.behaviour, BEHAVIOURS)
+        check_one_of("committee.behaviour", self.behaviour, BEHAVIOURS, plugins=True)
         check_one_of("committee.network", self.network, NETWORKS)
 
     def about(self) -> str:

@@ -26,6 +26,7 @@ from fedrfq.federation.retained import (
     statistics_of,
     verdict_on,
 )
+from fedrfq.privacy.settings import Privacy
 from fedrfq.prototypes.fixed_point import (
     Bound,
     Globals,
@@ -34,6 +35,8 @@ from fedrfq.prototypes.fixed_point import (
     admit,
     refuses,
 )
+from fedrfq.prototypes.noise_scale import NoiseScale
+from fedrfq.prototypes.norm_bound import NormBound
 from fedrfq.robust.aggregation import Decision, admitted, decide, decide_public, start
 from fedrfq.robust.detectors import Detector, State
 
@@ -100,6 +103,10 @@ class Task:
     values: int  # the length of a prototype
     public: PublicTask | None = None  # None where nothing is exchanged on a public feature map
 
+    def __post_init__(self) -> None:
+        # Here and not in a round: it raises where the noise does not suit the grid.
+        assert self.noise is None or self.privacy is not None
+
     def start_state(self) -> State:
         """Return what detector and rule remember before the first round."""
         return start(self.detector, self.rule, self.clients, self.classes, self.values)
@@ -121,7 +128,28 @@ class Task:
         replacing = None
         if self.is_revocable:
             replacing = self._statistics
-        return RoundForm(self.classes, self.values, self.precision, replacing=replacing)
+        return RoundForm(self.classes, self.values, self.precision, self._bound, replacing)
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """What was agreed on about privacy; None without noise."""
+        return self.public.privacy if self.public is not None else None
+
+    @cached_property
+    def noise(self) -> NoiseScale | None:
+        """The noise in honest prototypes; None without."""
+        if self.privacy is None:
+            return None
+        return self.privacy.prototype_scale(self.values)
+
+    @cached_property
+    def _bound(self) -> NormBound | None:
+        """How long prototypes may be; with noise, the samples' features are clipped to a norm."""
+        if self.privacy is None or self.noise is None:
+            return None
+        norm = self.privacy.prototype_norm
+        bound = NormBound.of(norm, self.classes, 0, self.values, self.precision, self.noise)
+        return replace(bound, all_classes=self.privacy.classes == "all")
 
     @cached_property
     def _statistics(self) -> RoundForm:
@@ -153,6 +181,7 @@ class Task:
         return Decision(counted, verdict, before.state, before.globals_, statistics)
 
     def _decide_prototypes(self, before: Memory, uploads: Uploads) -> Decision:
+        uploads = replace(uploads.checked(self._bound), noise=self.noise)
         decision = decide(self.detector, self.rule, before.state, before.globals_, uploads)
         return replace(decision, public=before.public)
 

@@ -18,6 +18,7 @@ from fedrfq.consensus import protocol
 from fedrfq.consensus.roster import Roster
 from fedrfq.data.contract import Contract
 from fedrfq.errors import UserError
+from fedrfq.federation import decisions
 from fedrfq.federation.application import PublicTask, Task
 from fedrfq.federation.members import ROLES, Member, Members
 from fedrfq.federation.signatures import Ed25519
@@ -69,6 +70,7 @@ class Federation:
     couriers: tuple[bytes, ...] = ()  # their keys sign a request to take part, and nothing else
     protocol: int = protocol.LATEST  # the version that all parties speak
     contract: Contract | None = None  # None where clients deal a known dataset among themselves
+    decisions: int = decisions.VERSION  # the version by which all servers decide
 
     def __post_init__(self) -> None:
         check_exact(self.task.detector, self.task.rule, len(self.servers))
@@ -126,6 +128,7 @@ class Federation:
         table = {
             "version": VERSION,
             "protocol": self.protocol,
+            "decisions": self.decisions,
             "experiment": self.experiment,
             **vars(self.timings),
             "rule": task.rule,
@@ -137,7 +140,7 @@ class Federation:
         if task.public is not None:
             table["public"] = _public_table(task.public)
             if task.public.privacy is not None:
-                table["privacy"] = dict(vars(task.public.privacy))
+                table["privacy"] = _privacy_table(task.public.privacy)
         if self.contract is not None:
             table["contract"] = self.contract.table()
         rows = [{"key": key.hex()} for key in self.keys.values()]
@@ -208,8 +211,10 @@ class Federation:
             federation = _parse(table)
             # Making the roster checks the keys and timings.
             is_exact = federation.text == text and bool(federation.roster.run)
-        except (UnknownProtocol, plugins.PluginMissing):
+        except UnknownProtocol:
             raise
+        except plugins.PluginMissing as error:
+            raise UserError(f"{where}: {error}") from error
         except UserError as error:
             raise UserError(f"{where} describes an impossible federation: {error}") from error
         except _MALFORMED as error:
@@ -261,6 +266,7 @@ def _parse(table: Mapping[str, Any]) -> Federation:
         couriers,
         table["protocol"],
         contract,
+        _positive(table, "decisions"),
     )
 
 
@@ -337,10 +343,18 @@ def _parse_public(table: Mapping[str, Any]) -> PublicTask | None:
     return PublicTask(precision=precision, privacy=_parse_privacy(table), **section)
 
 
+def _privacy_table(privacy: Privacy) -> dict[str, Any]:
+    table = dict(vars(privacy))
+    # Files from before there was the key keep their hashes.
+    if not privacy.prototype_norm:
+        del table["prototype_norm"]
+    return table
+
+
 def _parse_privacy(table: Mapping[str, Any]) -> Privacy | None:
     if "privacy" not in table:
         return None
-    section = table["privacy"]
+    section = {"prototype_norm": 0.0, **table["privacy"]}
     for field in fields(Privacy):
         if type(section[field.name]) is not type(field.default):
             raise TypeError(f"privacy.{field.name} = {section[field.name]!r}")

@@ -135,10 +135,12 @@ def _inherited_state(old: Federation, state: State, new: Federation) -> State:
     """
     inherited = {name: np.array(array) for name, array in new.task.start_state().items()}
     inherited |= retaining(_inherited_statistics(old, state, new))
+    # Another version of the decisions, detector or option could not make sense of the old state.
+    if new.decisions != old.decisions:
+        return inherited
     rule = new.task.detector.rule(new.task.rule)
     if rule == old.task.detector.rule(old.task.rule):
         inherited |= rule_part(state)
-    # Another detector, or other options, could not make sense of the old state.
     if new.task.detector != old.task.detector:
         return inherited
     old_rows = {name: k for k, name in enumerate(_client_names(old))}

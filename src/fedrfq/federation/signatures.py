@@ -14,7 +14,8 @@ from fedrfq.errors import UserError
 
 KEY = 32  # bytes
 SIGNATURE = 64  # bytes
-# Signatures that are remembered: many simulated servers check the same ones in one process.
+# Signatures that are remembered: a server finds its own list in every proposal, and many simulated
+# servers check the same ones in one process.
 _MAX_REMEMBERED = 1 << 12
 
 
@@ -39,7 +40,10 @@ class Ed25519:
 
 
 class Ed25519Signer:
-    """A private key, made from its seed of 32 bytes. Calling it with data signs them."""
+    """A private key, made from its seed of 32 bytes. Calling it with data signs them.
+
+    Its own signatures need no check in this process.
+    """
 
     def __init__(self, seed: bytes) -> None:
         _require_pynacl()
@@ -56,14 +60,7 @@ class Ed25519Signer:
         return bytes(self._key)
 
     def __call__(self, data: bytes) -> bytes:
-        return self._key.sign(data).signature
-
-
-class _SimulatedSigner(Ed25519Signer):
-    """A signer whose signatures need no check, as it runs in the same process as all checkers."""
-
-    def __call__(self, data: bytes) -> bytes:
-        signature = super().__call__(data)
+        signature = self._key.sign(data).signature
         _remember(self.public, data, signature)
         return signature
 
@@ -75,7 +72,7 @@ def simulated(seed: int, role: str, number: int) -> Ed25519Signer:
     knows the seed can sign for everyone: never use such keys for real servers.
     """
     text = f"fedrfq-1 simulated key, seed {seed}, {role} {number}"
-    return _SimulatedSigner(hashlib.sha256(text.encode()).digest())
+    return Ed25519Signer(hashlib.sha256(text.encode()).digest())
 
 
 # Valid signatures, each with its key and data. Looking one up by the signature hashes 64 bytes,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,13 @@ from fedrfq.consensus.client import Client
 from fedrfq.consensus.events import Decided, LeftOut, Outcome
 from fedrfq.consensus.messages import Certificate, Message, PartKind, Upload
 from fedrfq.consensus.rules import Rules
-from fedrfq.data import DATASETS, Dataset
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment, from_table
 from fedrfq.federation import codec
-from fedrfq.federation.public_task import PublicTask
-from fedrfq.files import toml
-from fedrfq.learning.public.exchange import public_task
-from fedrfq.node import hosting, local_dataset
-from fedrfq.node.client_privacy import ClientPrivacy
-from fedrfq.node.driver import Driver
+from fedrfq.node import hosting
+from fedrfq.node.client_learning import Prepare, check_revocable, nothing_to_prepare, participant
+from fedrfq.node.driver.driver import Driver
 from fedrfq.node.learner import Learner
 from fedrfq.node.leaver import Leaver, check_unmarked, mark
-from fedrfq.node.local_dataset import LocalDataset
 from fedrfq.node.logs import log_event, log_peer_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity, load
@@ -51,10 +45,6 @@ from fedrfq.node.transport.budget import honest_sizes
 from fedrfq.node.transport.links import Links
 from fedrfq.prototypes.fixed_point import Globals
 
-# What is done before a client's model is made, with the experiment and the client's data.
-Prepare = Callable[[Experiment, Dataset], None]
-# The folder in which a client keeps its model.
-MODEL = "model"
 # What a client needs of a round's outcome; the detector's state is for servers.
 WANTS = (PartKind.GLOBALS, PartKind.VERDICTS, PartKind.PUBLIC, PartKind.SUCCESSOR)
 
@@ -84,7 +74,7 @@ class ClientProcess:
         self,
         identity: Identity,
         participant: Participant | None,
-        on_round: Callable[[HistoryLine], None],
+        on_round: Callable[[HistoryLine, int], None],
         status_port: int = 0,
     ) -> None:
         self._identity = identity
@@ -125,7 +115,7 @@ class ClientProcess:
         if participant is not None:
             privacy = participant.privacy
         self._tracker = ClientTracker(identity, self._client, self._rounds, privacy)
-        self._driver.on_persisted = self._persisted
+        self._driver.flush.on_persisted = self._persisted
         self._signed: Upload | None = None  # the last upload that this client signed
         for message in self._store.messages:
             self._note_upload(message)
@@ -244,7 +234,7 @@ class ClientProcess:
 
     def _completed(self, line: HistoryLine) -> None:
         self._tracker.completed(line)
-        self._on_round(line)
+        self._on_round(line, self._rounds)
 
     def _compact(self) -> None:
         try:
@@ -313,12 +303,8 @@ def _outcome(parts: Mapping[PartKind, bytes]) -> Outcome:
     )
 
 
-def _ignore(_: HistoryLine) -> None:
+def _ignore(_: HistoryLine, __: int) -> None:
     """Do nothing: nobody watches."""
-
-
-def _nothing_to_prepare(_: Experiment, __: Dataset) -> None:
-    """Do nothing: the experiment's model is known by its name."""
 
 
 def _open_log(identity: Identity) -> WriteAheadLog:
@@ -334,153 +320,14 @@ def _open_log(identity: Identity) -> WriteAheadLog:
         ) from error
 
 
-def place(identity: Identity) -> tuple[Experiment, int]:
-    """Return the experiment of a client's federation, and the client's number in it."""
-    experiment = _experiment(identity)
-    return experiment, _place(identity, experiment, "")
-
-
-def local_data(identity: Identity, data: str) -> tuple[Experiment, int, LocalDataset]:
-    """Return the experiment, the client's number in it, and its samples.
-
-    `data` is the name of a dataset, or a path.
-    """
-    folder = identity.folder
-    if identity.is_server:
-        raise UserError(f"{folder} is a server's folder: run `fedrfq server {folder}`")
-    if identity.role == "courier":
-        raise UserError(
-            f"{folder} is a courier's folder: it carries clients' uploads and has no data;"
-            " name a client's folder"
-        )
-    experiment = _experiment(identity)
-    _check_public(identity, experiment)
-    client = _place(identity, experiment, data)
-    classes = identity.federation.task.classes
-    contract = identity.federation.contract
-    local = local_dataset.find(experiment, client, classes, data, contract)
-    return experiment, client, local
-
-
-def participant(
-    identity: Identity,
-    data: str,
-    device: torch.device,
-    prepare: Prepare = _nothing_to_prepare,
-    classes: Sequence[str] = (),
-    renew: bool = False,
-) -> Participant:
-    """Return the learning of a client, on `data`: the name of a dataset, or a path.
-
-    `classes` are those that it declares, where noise hides which of them it has samples of. With
-    `renew` it sends statistics of these samples once more, in place of its last ones.
-    """
-    folder = identity.folder
-    if renew:
-        _check_renewable(identity)
-    experiment, client, local = local_data(identity, data)
-    prepare(experiment, local.dataset)
-    contract = identity.federation.contract
-    if contract is not None and (missing := contract.missing(local.dataset.train_y.tolist())):
-        log_event("this client has no samples of some classes", classes=", ".join(missing))
-    if local.common is None:
-        log_event("no test on all classes: this client has test samples of its own classes only")
-    return Participant(
-        experiment,
-        client,
-        local,
-        device,
-        folder / MODEL,
-        run=identity.federation.roster.run.hex(),
-        member=~identity.party,
-        before=epochs.rounds_before(folder),
-        privacy=_privacy(identity, experiment, local, classes),
-        renew=renew,
-    )
-
-
-def _check_revocable(identity: Identity) -> None:
-    if not identity.federation.task.is_revocable:
-        raise UserError(
-            "the members of this federation have not agreed that statistics can be taken back:"
-            " its federation.toml has no public.revocable = true"
-        )
-
-
-def _check_renewable(identity: Identity) -> None:
-    _check_revocable(identity)
-    public = identity.federation.task.public
-    if public is not None and public.privacy is not None:
-        raise UserError(
-            "--renew: noise protects these samples, and to send them once more would cost privacy"
-            " that nobody agreed to; `fedrfq forget` takes back everything"
-        )
-
-
-def _privacy(
-    identity: Identity, experiment: Experiment, local: LocalDataset, classes: Sequence[str]
-) -> ClientPrivacy | None:
-    """Return what the client promises its samples; None where no noise was agreed on."""
-    task = identity.federation.task.public
-    if task is None or task.privacy is None:
-        if classes:
-            raise UserError(
-                "--classes: the federation adds no noise, so classes without samples are not"
-                " uploaded; leave it out"
-            )
-        return None
-    run = identity.federation.roster.run.hex()
-    return ClientPrivacy.of(experiment, task, local, identity.folder, run, classes)
-
-
-def _place(identity: Identity, experiment: Experiment, data: str) -> int:
-    """Return the client's number in the experiment: the one it has in the federation's first run.
-
-    A client that joined later has no share of the experiment's data. Otherwise it is treated like
-    one of those that have.
-    """
-    name = identity.member.name
-    ended = [run.federation for run in epochs.ended_epochs(identity.folder)]
-    first = [*ended, identity.federation][0]
-    for client in range(len(first.clients)):
-        if first.members[~client].name == name:
-            return client
-    if data in DATASETS:
-        raise UserError(
-            f"{name} joined later and has no share of {data}: give its own samples with --data PATH"
-        )
-    return ~identity.party % experiment.clients
-
-
-def _experiment(identity: Identity) -> Experiment:
-    assert identity.federation.network is not None
-    return from_table(toml.strict(identity.federation.network.experiment))
-
-
-def _check_public(identity: Identity, experiment: Experiment) -> None:
-    """Check that this program makes of the experiment the public map that the members agreed on."""
-    agreed = identity.federation.task.public
-    classes = identity.federation.task.classes
-    found = public_task(experiment.public, classes, experiment.privacy)
-    for field in fields(PublicTask):
-        expected = getattr(agreed, field.name, None)
-        here = getattr(found, field.name, None)
-        if here != expected:
-            raise UserError(
-                f"the federation agreed on public.{field.name} = {expected}, and this program makes"
-                f" {here} of its experiment: install the release that founded the federation,"
-                " or get federation.toml from another member again"
-            )
-
-
 def attend(
     folder: Path,
     data: str,
     device: torch.device,
     once: bool = False,
-    on_round: Callable[[HistoryLine], None] = _ignore,
+    on_round: Callable[[HistoryLine, int], None] = _ignore,
     status_port: int = 0,
-    prepare: Prepare = _nothing_to_prepare,
+    prepare: Prepare = nothing_to_prepare,
     classes: Sequence[str] = (),
     renew: bool = False,
 ) -> ClientEnded:
@@ -508,7 +355,7 @@ def take_back(folder: Path, status_port: int = 0) -> ClientEnded:
         identity = load(folder)
         if identity.role != "client":
             raise UserError(f"{folder} is a {identity.role}'s folder: only a client has statistics")
-        _check_revocable(identity)
+        check_revocable(identity)
         # Before anything is sent: from now on the client must not be started as usual.
         mark(folder, "requested")
         ended = asyncio.run(_attend(identity, None, False, _ignore, status_port))
@@ -525,7 +372,7 @@ async def _attend(
     identity: Identity,
     learning: Participant | None,
     once: bool,
-    on_round: Callable[[HistoryLine], None],
+    on_round: Callable[[HistoryLine, int], None],
     status_port: int,
 ) -> ClientEnded:
     process = ClientProcess(identity, learning, on_round, status_port)

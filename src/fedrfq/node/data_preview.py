@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedrfq.experiment import Experiment
 from fedrfq.federation.public_task import PublicTask
-from fedrfq.node.client import local_data
+from fedrfq.node.client_learning import local_data
 from fedrfq.node.local_dataset import LocalDataset
 from fedrfq.node.membership.identity import Identity
 from fedrfq.prototypes.fixed_point import Ints, encode

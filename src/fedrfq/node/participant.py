@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedrfq.data.client_data import client_data, tests_of
 from fedrfq.engine import counter_rng
-from fedrfq.engine.engine import Engine, Program
+from fedrfq.engine.engine import Engine, Program, home
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
 from fedrfq.federation.retained import MARK, statistics_of
@@ -102,7 +102,7 @@ class Participant:
         _check_method(experiment)
         self.experiment = replace(experiment, train=replace(experiment.train, alone=True))
         self.client = client
-        self.device = device
+        self.device = home(device)
         self.run = run
         self.member = client if member is None else member
         self.before = before
@@ -113,17 +113,17 @@ class Participant:
         self._dataset = local.dataset
         labels = [local.dataset.train_y[index] for index in local.partition.train]
         train, test = client_data(
-            [local.partition], labels, local.dataset, experiment.data.augment, device
+            [local.partition], labels, local.dataset, experiment.data.augment, self.device
         )
         self._common = None
         # Where clients share samples, there may be none that nobody trains on.
         if local.common is not None and len(local.common.test[0]):
-            self._common = tests_of([local.common], local.dataset, device)
+            self._common = tests_of([local.common], local.dataset, self.device)
         program = Program(
             experiment.place(client)[1], experiment.method, experiment.pool, self.experiment.train
         )
-        self.engine = Engine(program, train, test)
-        self.held_1J = held([local.partition], len(local.dataset.classes)).to(device)
+        self.engine = Engine(program, train, test, device)
+        self.held_1J = held([local.partition], len(local.dataset.classes)).to(self.device)
         self._public = self._make_public(local, folder)
         self.round = 0
         self.losses = Losses(0.0, 0.0, 0.0)
@@ -329,8 +329,8 @@ def _check_method(experiment: Experiment) -> None:
         )
     if experiment.train.private:
         raise UserError(
-            "a client of a federation uploads no model, so train.dp_noise would cover nothing that"
-            " it sends: use privacy.noise on a public map, or `fedrfq run`"
+            "a client of a federation keeps no account of the steps that it trained with noise:"
+            " leave train.dp_noise out and use privacy.noise on a public map, or use `fedrfq run`"
         )
 
 

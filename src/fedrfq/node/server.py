@@ -16,9 +16,10 @@ from fedrfq.consensus.rejoin import lost_log_mark
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
+from fedrfq.federation import decisions
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.reconfiguration import reconfigurable
-from fedrfq.node.driver import Driver
+from fedrfq.node.driver.driver import Driver
 from fedrfq.node.ended_runs import EndedRuns
 from fedrfq.node.logs import log_event, log_peer_event
 from fedrfq.node.membership import epochs
@@ -72,6 +73,7 @@ class Server:
         self._identity = identity
         self._federation = identity.federation
         self._options = options
+        decisions.check_server(self._federation.decisions, str(identity.folder / FEDERATION))
         application = reconfigurable(self._federation, _inherited(identity))
         self._rules = Rules(self._federation.roster)
         # The log first: it locks the folder, and everything after it is restored from it.
@@ -105,11 +107,11 @@ class Server:
 
     def _set_callbacks(self) -> None:
         driver = self._driver
-        driver.last_round = self._tracker.rounds
-        driver.take_elsewhere = self._serve_ended_run
+        driver.admission.last_round = self._tracker.rounds
+        driver.admission.take_elsewhere = self._serve_ended_run
         driver.answer = self._certificate
         driver.leader = lambda: self._replica.leader
-        driver.on_persisted = self._persisted
+        driver.flush.on_persisted = self._persisted
         driver.on_decided = self._decided
         driver.on_accused = self._accused
         driver.on_waiting = self._waiting
@@ -205,7 +207,7 @@ class Server:
     def _all_know(self) -> bool:
         # Clients leave when they have the last result; servers mention the round after it.
         return all(
-            party >= 0 and self._driver.heard.get(party, 0) > self._tracker.decided
+            party >= 0 and self._driver.admission.heard.get(party, 0) > self._tracker.decided
             for party in self._links.connected()
         )
 

@@ -30,8 +30,8 @@ from support.parties import keys, purpose
 
 # The run ids of federations without couriers: of a simulated one, and of one on a network.
 RUNS = (
-    "461f6b7b6064901034d508792d5e7f595afdbc1d6ed6a7dc269a56ebeab8db62",
-    "ab7ed9ed08bdf5dc7b3f96b0e3b5513561c62509d34f10bbc74b3a2c07f11974",
+    "ba0af0ccbf38b16daf06f0f5524b12cb93a8d0761eed8e87e08b25adcf783da3",
+    "8e11fa5367725f53ccdd7e149056cf74ff6816d10f124cb956e71e6f1f6f53f7",
 )
 
 

@@ -52,7 +52,7 @@ def test_who_types_the_id_is_in_the_federation_and_shared_no_secret(
     federation = found(shared)
     me = joining.await_federation(asked, shared)
     assert not (asked / "federation.toml").exists()
-    joining.agree(me, joining.spoken(federation).upper())
+    joining.agree(me, joining.spoken(federation).upper(), shared)
     assert identity.load(asked).member.name == "ward"
     assert {(asked / key).stat().st_mode & 0o777 for key in ("vote.key", "tls.key")} == {0o600}
     names = {str(path.relative_to(shared)) for path in shared.rglob("*")}
@@ -69,7 +69,22 @@ def test_another_id_is_refused(asked: Path, shared: Path, told: str) -> None:
     }
     me = joining.await_federation(asked, shared)
     with pytest.raises(UserError, match="not the id"):
-        joining.agree(me, wrong.get(told, told))
+        joining.agree(me, wrong.get(told, told), shared)
+    assert not (asked / "federation.toml").exists()
+
+
+def test_who_waited_while_it_was_founded_anew_is_told_to_start_again(
+    asked: Path, shared: Path
+) -> None:
+    found(shared)
+    me = joining.await_federation(asked, shared)
+    with pytest.raises(UserError, match="if nobody has agreed to it yet, remove the file and"):
+        found(shared)
+    (shared / "federation.toml").unlink()
+    joining.ask(asked.with_name("hospital"), shared, "127.0.0.1:7500")
+    new = found(shared)
+    with pytest.raises(UserError, match="replaced since it was shown here: start again"):
+        joining.agree(me, joining.spoken(new), shared)
     assert not (asked / "federation.toml").exists()
 
 
@@ -78,8 +93,20 @@ def test_asking_again_changes_nothing(asked: Path, shared: Path) -> None:
     joining.ask(asked, shared)
     assert (asked / "vote.key").read_bytes() == before
     assert len(founding.requests(shared)) == 2
-    with pytest.raises(UserError, match="has keys for the address"):
+    with pytest.raises(UserError, match="has the keys of a client: use `fedrfq client`"):
         joining.ask(asked, shared, ADDRESS)
+
+
+def test_a_server_that_mistyped_its_address_asks_again_with_the_same_keys(
+    asked: Path, shared: Path
+) -> None:
+    hospital = asked.with_name("hospital")
+    before, _ = founding.requests(shared)
+    joining.ask(hospital, shared, "127.0.0.1:7500")
+    after, _ = founding.requests(shared)
+    assert (before.member.address, after.member.address) == (ADDRESS, "127.0.0.1:7500")
+    assert after.key == before.key
+    assert founding.read_request(hospital / "request.toml") == after
 
 
 def test_a_full_disk_leaves_no_half_of_a_key(
@@ -179,6 +206,18 @@ def test_the_command_shows_the_terms_but_not_the_id(
     assert federation.roster.run.hex()[:8] not in ended.stdout + ended.stderr
     monkeypatch.setattr("sys.stdin", io.StringIO("0" * 64 + "\n"))
     assert "do not go on" in fedrfq(*join, expect=2).stderr
+
+
+def test_a_client_is_told_at_once_that_its_data_are_not_there(
+    asked: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the data must be is known only later, when somebody founds the federation."""
+    found(shared)
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    said = fedrfq("client", asked, "--data", asked / "scan", "--join", shared, expect=2).stdout
+    assert said.index("scan here, and no dataset of that name") < said.index("waiting for")
+    said = fedrfq("client", asked, "--data", "mnist5k", "--join", shared, expect=2).stdout
+    assert "warning" not in said
 
 
 def test_a_server_that_joins_needs_an_address(tmp_path: Path, shared: Path) -> None:

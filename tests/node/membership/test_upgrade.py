@@ -1,4 +1,4 @@
-"""The program is upgraded party by party while rounds go on, and then the protocol."""
+"""Parties are upgraded one by one while rounds go on; then the protocol, or the decisions."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from fedrfq.consensus import protocol
+from fedrfq.federation import decisions
+from fedrfq.node.membership import epochs
 from support.command import fedrfq
 from support.federations import PATIENCE_S, Uploader, founded, status, until
 
@@ -24,18 +26,24 @@ PROGRAM = """
 import sys
 sys.modules['torch'] = None
 from fedrfq.consensus import protocol
+from fedrfq.federation import decisions
 protocol.SUPPORTED = {versions}
 protocol.LATEST = max(protocol.SUPPORTED)
+decisions.VERSION = {decided}
 from fedrfq.cli.main import main
 main()
 """
 
 
 @contextmanager
-def server(folder: Path, versions: tuple[int, ...]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server with a program that speaks these versions."""
-    command = [sys.executable, "-c", PROGRAM.format(versions=versions), "server", str(folder)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as running:
+def server(
+    folder: Path, versions: tuple[int, ...] = OLDER, decided: int = decisions.VERSION
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server with a program that speaks these versions, and decides by this one."""
+    program = PROGRAM.format(versions=versions, decided=decided)
+    command = [sys.executable, "-c", program, "server", str(folder)]
+    log = folder.with_suffix(".log").open("ab")
+    with log, subprocess.Popen(command, stderr=log) as running:
         try:
             yield running
         finally:
@@ -105,4 +113,66 @@ def test_servers_are_upgraded_one_at_a_time_and_then_the_protocol(
             await asyncio.wait_for(test(running), 4 * PATIENCE_S)
 
     asyncio.run(bounded())
-    assert "1 of 100" in fedrfq("verify", *folders[:2]).stdout
+    left = 100 - epochs.rounds_before(folders[0])
+    assert f"1 of {left} " in fedrfq("verify", *folders[:2]).stdout
+
+
+async def refused(folder: Path, running: subprocess.Popen[bytes], line: str) -> None:
+    """Wait until a server has ended with a line that says why."""
+    assert await asyncio.to_thread(running.wait, PATIENCE_S) == 2
+    last = folder.with_suffix(".log").read_text().splitlines()[-1]
+    assert line in last
+
+
+def test_a_server_that_decides_otherwise_is_refused_until_all_go_on_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One operator is ahead of the others; they go on, and later all change to the new release."""
+    founded(tmp_path, clients=1, rounds=100)
+    folders = [tmp_path / f"server-{k}" for k in range(4)]
+    ours = decisions.VERSION
+    new = tmp_path / "new.toml"
+
+    async def test(running: ExitStack) -> None:
+        def start(folder: Path, decided: int) -> subprocess.Popen[bytes]:
+            return running.enter_context(server(folder, decided=decided))
+
+        ahead = start(folders[3], ours + 1)
+        here = [start(folder, ours) for folder in folders[:3]]
+        await refused(folders[3], ahead, f"decides by version {ours + 1}: use the release")
+        client = Uploader(tmp_path / "client-0", 0)
+        await client.start()
+        await more(client, 2)
+        here.append(start(folders[3], ours))
+        monkeypatch.setattr(decisions, "VERSION", ours + 1)
+        fedrfq("committee", "change", folders[0], "--decisions", ours + 1, "--out", new)
+        monkeypatch.undo()
+        for folder in folders[:3]:
+            fedrfq("committee", "approve", folder, new)
+        client.rounds = 90
+        client._upload(max(client.decided) + 1)
+        line = f"use the release of fedrfq that decides by version {ours + 1}"
+        for folder, process in zip(folders[:3], here, strict=False):
+            await refused(folder, process, line)
+            start(folder, ours + 1)
+        # Whoever has missed it hears of it from those that have the new release already.
+        await refused(folders[3], here[3], line)
+        start(folders[3], ours + 1)
+        await client.stop()
+        # A client's program need not decide.
+        (tmp_path / "client-0" / "federation.toml").write_bytes(new.read_bytes())
+        after = Uploader(tmp_path / "client-0", 0)
+        await after.start()
+        await more(after, 2)
+        await after.stop()
+
+    async def bounded() -> None:
+        with ExitStack() as running:
+            await asyncio.wait_for(test(running), 4 * PATIENCE_S)
+
+    asyncio.run(bounded())
+    # What was decided before is verified by its signatures alone.
+    monkeypatch.setattr(decisions, "VERSION", ours + 1)
+    done = fedrfq("verify", folders[0], "--recompute", expect=3)
+    assert "(1–2)" in done.stdout
+    assert f"is of version {ours} of the decisions" in done.stderr

@@ -91,7 +91,7 @@ def test_the_status_says_what_is_missing_and_who_is_behind(tmp_path: Path) -> No
         )
         assert [peer["connected"] for peer in found["peers"]] == [True, True, False]
         assert found["connected_clients"] == 1
-        await until(lambda: set(servers[0]._driver.heard) == {1, 2})
+        await until(lambda: set(servers[0]._driver.admission.heard) == {1, 2})
         found = json.loads((await fetched(tmp_path / "server-0"))[1])
         assert (found["behind"], found["unheard"], found["needed"]) == ([], ["server-3"], 3)
         assert found["last"] is None
@@ -289,17 +289,33 @@ def test_a_server_without_enough_others_waits_for_them(
     assert "phase" not in finished
 
 
-def test_a_server_that_was_left_behind_is_said_to_be(tmp_path: Path) -> None:
-    """Not one that decided the last round and waits for uploads, nor one that has not spoken."""
-    founded(tmp_path)
+def test_a_server_that_was_left_behind_is_said_to_be_until_it_is_back(tmp_path: Path) -> None:
+    """The others go on without it, each of which waits for uploads of the same round."""
+    founded(tmp_path, clients=1, rounds=50)
 
     async def test() -> None:
         servers = Servers(tmp_path)
-        await servers.start(0)
-        servers[0]._driver.heard.update({1: 4, 2: 3})
-        servers[0]._replica.state.round = 5
-        found = servers[0]._tracker.status(servers[0]._driver, servers[0]._links)
-        assert (found.behind, found.unheard) == (("server-2",), ("server-3",))
+
+        def found() -> server_status.ServerStatus:
+            return servers[0]._tracker.status(servers[0]._driver, servers[0]._links)
+
+        async def decided(round_: int) -> None:
+            client.rounds = round_
+            client._upload(max(client.decided, default=0) + 1)
+            await until(lambda: round_ in client.decided)
+
+        await servers.start(0, 1, 2, 3)
+        client = Uploader(tmp_path / "client-0", 0)
+        await client.start()
+        await decided(2)
+        await until(lambda: not found().unheard)
+        await servers.stop(3)
+        await decided(6)
+        await until(lambda: found().round == 7)
+        assert (found().behind, found().unheard) == (("server-3",), ())
+        await servers.start(3)
+        await until(lambda: not found().behind)
+        await client.stop()
         await servers.stop()
 
     run(test())

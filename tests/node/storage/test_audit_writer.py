@@ -472,7 +472,7 @@ def test_a_changed_federation_is_followed_from_its_first_round_to_its_last(tmp_p
     made = Networked(tmp_path / "federation")
     made.round(1)
     made.succeed(2, changed(made.federation, [], ["client-2"]))
-    assert "0 of 2" in fedrfq("verify", made.home(0)).stdout  # the new run has no round yet
+    assert "0 of 0" in fedrfq("verify", made.home(0)).stdout  # the new run has no round yet
     made.round(1)
     made.close()
     for party in (0, 3):
@@ -484,6 +484,9 @@ def test_a_changed_federation_is_followed_from_its_first_round_to_its_last(tmp_p
             [[1, 2]],
         )
         assert report["run"] == made.rules.run.hex() != report["before"][0]["run"]
+    shown = fedrfq("verify", made.home(~0), "--recompute", expect=3).stdout
+    assert "not known without the uploads" in shown, "a client cannot tell who counted for less"
+    assert "not known" not in fedrfq("verify", made.home(0), "--recompute").stdout
     done = fedrfq("verify", made.home(~0), "--recompute", "--json", expect=3)
     report = json.loads(done.stdout.splitlines()[-1])
     assert (report["rounds"], report["recomputed"]) == (1, [])

@@ -269,6 +269,21 @@ def test_a_missing_swapped_foreign_or_older_file_is_damage(tmp_path: Path) -> No
     assert len(reopened(folder)) == 29
 
 
+def test_a_log_elsewhere_is_refused(tmp_path: Path) -> None:
+    """A link is moved to past/ at the end of a run, and the next log would be somewhere else."""
+    filled(tmp_path / "a", [1])
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "log").symlink_to(tmp_path / "a" / "log")
+    with pytest.raises(UserError, match="is a link to another folder"):
+        WriteAheadLog.open(tmp_path / "b", bytes(32))
+
+
+def test_what_is_no_lack_of_room_asks_for_none(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("in its place")
+    with pytest.raises(UserError, match=r"File exists.*check the folder and its permissions, then"):
+        WriteAheadLog.open(tmp_path, bytes(32))
+
+
 def test_a_batch_of_messages_that_are_none_is_damage(tmp_path: Path) -> None:
     for payload in (
         b"\x05\0\0\0hello",
@@ -451,7 +466,7 @@ def test_a_full_disk_keeps_what_was_flushed_and_takes_nothing_more(tmp_path: Pat
     number, *errors = done.stdout.splitlines()
     assert int(number) > 10
     assert len(errors) == 3
-    assert all("cannot be written" in line and "make room" in line for line in errors)
+    assert all("cannot be written" in line and "free some space" in line for line in errors)
     store = WriteAheadLog.open(tmp_path, RUN)
     assert rounds(store.messages) == list(range(1, int(number) + 1))
     assert "interrupted flush" in store.dropped  # the write that did not fit

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fedrfq.errors import UserError, did_you_mean
+from fedrfq.federation import decisions as own_decisions
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.members import ROLES, Member
 from fedrfq.federation.reconfiguration import read_successor
@@ -29,6 +30,7 @@ def changed(
     expelled: Sequence[str] = (),
     minimum: int | None = None,
     protocol: int | None = None,
+    decisions: int | None = None,
 ) -> Federation:
     """Return the federation without the expelled parties, and with those that ask to take part.
 
@@ -41,8 +43,10 @@ def changed(
     for request in requests:
         request.check()
     _check_names(federation, expelled)
-    if not requests and not expelled and minimum is None and protocol is None:
-        raise UserError("nothing would change: give requests, --expel, --minimum or --protocol")
+    if not requests and not expelled and not any((minimum, protocol, decisions)):
+        raise UserError(
+            "nothing would change: give requests, --expel, --minimum, --protocol or --decisions"
+        )
     servers, clients, couriers = (_new_rows(federation, role, requests, expelled) for role in ROLES)
     if not servers or not clients:
         raise UserError(
@@ -52,6 +56,14 @@ def changed(
         minimum = federation.timings.minimum
     if protocol is None:
         protocol = federation.protocol
+    if decisions is None:
+        decisions = federation.decisions
+    elif decisions != own_decisions.VERSION:
+        # Only the release that has a version can tell whether it is able to go on from here.
+        raise UserError(
+            f"this program decides by version {own_decisions.VERSION}: make the change with the"
+            f" release of fedrfq that decides by version {decisions}"
+        )
     successor = replace(
         federation,
         timings=replace(federation.timings, minimum=minimum),
@@ -66,6 +78,7 @@ def changed(
         ),
         couriers=tuple(row.key for row in couriers),
         protocol=protocol,
+        decisions=decisions,
     )
     # The same checks that every server will make.
     return read_successor(federation, successor.text.encode())
@@ -129,6 +142,11 @@ def differences(old: Federation, new: Federation) -> list[str]:
             lines.append(f"{key}: {previous} -> {value}")
     if new.protocol != old.protocol:
         lines.append(f"protocol: version {old.protocol} -> {new.protocol}")
+    if new.decisions != old.decisions:
+        lines.append(
+            f"decisions: version {old.decisions} -> {new.decisions}; once that is agreed on,"
+            f" servers stop and need the release of fedrfq that decides by version {new.decisions}"
+        )
     if new.task.detector != old.task.detector:
         lines.append(f"detector: {old.task.detector} -> {new.task.detector}")
     if new.experiment != old.experiment:

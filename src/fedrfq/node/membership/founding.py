@@ -191,7 +191,12 @@ def found(folder: Path, federation: Federation, made: Sequence[NewKeys]) -> None
     """Write the federation's file, and a folder for each party whose keys were made here."""
     folders = {folder / keys.request.member.name: keys for keys in made}
     # Before the first is written, so that a conflict leaves nothing behind.
-    refuse_existing([folder / FEDERATION, *folders])
+    if (folder / FEDERATION).exists():
+        raise UserError(
+            f"{folder / FEDERATION} exists, so this federation is founded: if nobody has agreed to"
+            " it yet, remove the file and found it anew; later, use `fedrfq committee change`"
+        )
+    refuse_existing(folders)
     make_folder(folder)
     for party_folder, keys in folders.items():
         keys.write(party_folder)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import stat
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from fedrfq.data.contract import listed
 from fedrfq.errors import UserError
+from fedrfq.federation import decisions
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.members import ROLES
+from fedrfq.files.atomic import write_atomically
 from fedrfq.files.regular import check_folder
 from fedrfq.node.membership.founding import NewKeys, read_request
 from fedrfq.node.membership.identity import (
@@ -35,7 +38,7 @@ _LOOK_EVERY_S = 1.0
 def ask(folder: Path, shared: Path, address: str = "") -> Request:
     """Put this party's request into the shared folder; its keys are made unless it has some.
 
-    The party is called like its folder. Asking again changes nothing.
+    The party is called like its folder. Asking again changes nothing but a server's address.
     """
     if not shared.is_dir():
         raise UserError(f"{shared} is no folder: name the one that all parties share")
@@ -43,11 +46,15 @@ def ask(folder: Path, shared: Path, address: str = "") -> Request:
     if not (folder / REQUEST).exists():
         NewKeys.new(name, address).write(folder)
     request = read_request(folder / REQUEST)
-    if request.member.address != address:
+    if bool(request.member.address) != bool(address):
         raise UserError(
-            f"{folder} has keys for the address {request.member.address or 'of no server'!r}, not"
-            f" {address!r}: give that address, or choose another folder"
+            f"{folder} has the keys of a {request.role}: use `fedrfq {request.role}`, or choose"
+            " another folder"
         )
+    if request.member.address != address:
+        request = replace(request, member=replace(request.member, address=address))
+        request = request.signed(read_signer(folder))
+        write_atomically(folder / REQUEST, request.text.encode())
     _put(request, shared)
     return request
 
@@ -62,11 +69,15 @@ def _put(request: Request, shared: Path) -> None:
     path = requests / f"{request.member.name}.toml"
     if not path.exists():
         write(path, request.text.encode())
-    elif read_request(path) != request:
+        return
+    there = read_request(path)
+    if there.key != request.key:
         raise UserError(
             f"{path} is the request of another party, which has the same name: choose another one,"
             " which is the name of your folder"
         )
+    if there != request:
+        write_atomically(path, request.text.encode())
 
 
 def await_federation(folder: Path, shared: Path) -> Identity:
@@ -86,7 +97,10 @@ def await_federation(folder: Path, shared: Path) -> Identity:
             f"{path} was founded without the keys of {folder}: before anybody agrees to it, have it"
             " removed and founded anew; later its servers add you, with `fedrfq committee change`"
         )
-    return identify(folder, federation)
+    identity = identify(folder, federation)
+    if identity.is_server:
+        decisions.check_server(federation.decisions, str(path))
+    return identity
 
 
 def _look(path: Path) -> tuple[int, int] | None:
@@ -107,7 +121,7 @@ def terms(federation: Federation) -> Iterator[str]:
             yield f"{role}s: {listed(names)}"
     if federation.contract is not None:
         yield f"data contract: {federation.contract.about()}"
-    yield f"detector: {federation.detector}"
+    yield f"detector: {federation.detector}, by version {federation.decisions} of the decisions"
     timings = federation.timings
     yield (
         f"a round needs {timings.minimum} of the clients, and waits"
@@ -115,9 +129,14 @@ def terms(federation: Federation) -> Iterator[str]:
     )
 
 
-def agree(identity: Identity, told: str) -> None:
+def agree(identity: Identity, told: str, shared: Path) -> None:
     """Take the federation's file into the party's folder, if its id is the one that was told."""
     if not _is_id_of(identity.federation, told):
+        if read_federation(shared / FEDERATION) != identity.federation:
+            raise UserError(
+                f"{shared / FEDERATION} has been replaced since it was shown here: start again, and"
+                " look at the new one before you type its id"
+            )
         raise UserError(
             f"this is not the id of the {FEDERATION} here. If you mistyped it, start again."
             " Otherwise somebody has another file, or gave you another one: do not go on"

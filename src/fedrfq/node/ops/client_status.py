@@ -13,7 +13,7 @@ from typing import Protocol
 
 from fedrfq.consensus.client import Client
 from fedrfq.consensus.messages import Message, Upload
-from fedrfq.node.driver import Driver
+from fedrfq.node.driver.driver import Driver
 from fedrfq.node.membership.identity import Identity
 from fedrfq.node.ops import status
 from fedrfq.node.ops.status import Names

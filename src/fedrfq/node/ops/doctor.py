@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fedrfq.errors import UserError
+from fedrfq.federation import decisions
 from fedrfq.federation.members import endpoint
 from fedrfq.files.locks import is_locked
 from fedrfq.node.membership import certificates, renewal
@@ -70,6 +71,8 @@ def examine(
 def _examine_party(identity: Identity, now: datetime, patience_s: float) -> Iterator[Finding]:
     if identity.federation.contract is not None:
         yield Finding("data contract", OK, identity.federation.contract.about())
+    if identity.is_server:
+        yield _check("decisions", lambda: _decisions(identity.federation.decisions))
     certificate = _certificate(identity, now)
     yield certificate
     yield _clock(identity, now)
@@ -129,6 +132,11 @@ def _describe(identity: Identity) -> str:
     federation = identity.federation
     peers = [party for party in federation.members if federation.role(party) == identity.role]
     return f"{identity.role} {peers.index(identity.party)}, {identity.member.name}"
+
+
+def _decisions(version: int) -> str:
+    decisions.check_server(version, FEDERATION)
+    return f"by version {version}, as this program decides"
 
 
 def _own_certificate(folder: Path) -> str:

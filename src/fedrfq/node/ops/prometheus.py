@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 
-from fedrfq.node.driver import Driver
+from fedrfq.node.driver.driver import Driver
 from fedrfq.node.ops import prometheus_text
 from fedrfq.node.ops.client_status import ClientTracker
 from fedrfq.node.ops.prometheus_text import Value
@@ -145,8 +145,8 @@ def _since_start(tracker: StatusTracker, driver: Driver) -> Metrics:
         ),
         "waits_total": ("Deadlines that passed with too few uploads.", tracker.waits),
         "evidence_total": ("Proofs of misbehaviour.", tracker.evidence),
-        "flushes_total": ("Flushes of the write-ahead log.", driver.flushes),
-        "flush_seconds_total": ("Time spent in flushes.", driver.flush_seconds),
+        "flushes_total": ("Flushes of the write-ahead log.", driver.flush.count),
+        "flush_seconds_total": ("Time spent in flushes.", driver.flush.seconds),
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from fedrfq.consensus.events import Decided, Waiting
 from fedrfq.consensus.messages import Evidence, Message
 from fedrfq.consensus.replica import Replica
-from fedrfq.node.driver import Driver
+from fedrfq.node.driver.driver import Driver
 from fedrfq.node.membership.identity import Identity
 from fedrfq.node.ops import status
 from fedrfq.node.ops.prometheus_text import Histogram
@@ -96,7 +96,7 @@ class StatusTracker:
         federation = self._federation
         replica = self.replica
         connected = links.connected()
-        peers = status.peers(federation, self._party, connected, driver.heard)
+        peers = status.peers(federation, self._party, connected, driver.admission.heard)
         changes = replica.view_changes.changes.items()
         changing = [server for server, message in changes if message.view > replica.view]
 

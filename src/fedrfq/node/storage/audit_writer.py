@@ -39,6 +39,7 @@ from fedrfq.errors import UserError
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.round_log import pack
 from fedrfq.files import hash_chain
+from fedrfq.files.atomic import write_remedy
 from fedrfq.node.storage import disk
 from fedrfq.node.storage.log_reader import FOLDER
 from fedrfq.node.storage.write_ahead_log import DiskFull
@@ -341,5 +342,5 @@ def _disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         raise DiskFull(
             f"{path} cannot be written ({error.strerror or error}):"
-            " make room, then start this party again"
+            f" {write_remedy(error)}, then start this party again"
         ) from error

@@ -16,6 +16,8 @@ from typing import Self
 from fedrfq.consensus.messages import Message
 from fedrfq.errors import UserError
 from fedrfq.files import locks
+from fedrfq.files.atomic import write_remedy
+from fedrfq.files.regular import check_folder
 from fedrfq.node.storage import disk, segments
 from fedrfq.node.storage.log_reader import FOLDER, DamagedLog, LogContents, load, name
 
@@ -67,6 +69,8 @@ class WriteAheadLog:
         """Open the log of a party's folder, or begin one; raise DamagedLog if it was altered."""
         lock = locked(folder)
         try:
+            # At the end of a run the folder is moved: the log must be in it, not elsewhere.
+            check_folder(folder / FOLDER)
             with _disk_errors(folder / FOLDER):
                 (folder / FOLDER).mkdir(mode=0o700, exist_ok=True)
                 # The folder's own name must survive a crash, or all flushes in it are lost.
@@ -233,7 +237,7 @@ def _disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         raise DiskFull(
             f"{path} cannot be written ({error.strerror or error}), so this party signs nothing"
-            " more: make room or replace the disk, then start it again"
+            f" more: {write_remedy(error)}, then start it again"
         ) from error
 
 

@@ -31,8 +31,9 @@ from fedrfq.consensus.messages import (
 )
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Sizes
-from fedrfq.node import driver as driver_module
-from fedrfq.node.driver import BATCH, CHANGE_PROPOSALS, Driver
+from fedrfq.node.driver import admission
+from fedrfq.node.driver.admission import CHANGE_PROPOSALS
+from fedrfq.node.driver.driver import BATCH, Driver
 from fedrfq.node.transport.fair_queue import _MAX_CLIENT_BYTES, TURN_BYTES, FairQueue
 from support.cluster import Cluster, key, roster, signer
 from support.scripted import CERTIFICATE, RULES, World, quiet, run, word
@@ -117,7 +118,7 @@ def test_frames_are_decoded_in_the_turn_of_their_sender(monkeypatch: pytest.Monk
         decoded.append(data)
         return decode(data, sizes)
 
-    monkeypatch.setattr(driver_module, "decode", counted)
+    monkeypatch.setattr(admission, "decode", counted)
 
     async def test() -> None:
         world = World()
@@ -215,7 +216,7 @@ def test_the_owner_hears_of_decisions_accusations_waiting_and_of_what_was_kept()
         reported = []
         world = World(lambda event: [Persist(message), decided, Accused(evidence), Waiting(1, 2)])
         driver = world.driver
-        driver.on_persisted = reported.append
+        driver.flush.on_persisted = reported.append
         driver.on_decided = reported.append
         driver.on_accused = reported.append
         driver.on_waiting = reported.append
@@ -229,7 +230,7 @@ def test_the_owner_hears_of_decisions_accusations_waiting_and_of_what_was_kept()
 def test_uploads_after_the_last_round_do_not_count() -> None:
     async def test() -> None:
         world = World()
-        world.driver.last_round = 2
+        world.driver.admission.last_round = 2
         for round_ in (1, 2, 3):
             world.driver.hear(
                 ~0, RULES.signed(Upload(round_, 0, b"1"), signer(key("client", 0))).wire
@@ -246,7 +247,7 @@ def test_the_round_each_server_spoke_of_is_remembered() -> None:
         for peer, round_ in ((1, 4), (1, 3), (2, 9), (~0, 8)):
             world.driver.hear(peer, word(round_).wire)
         await quiet()
-        assert world.driver.heard == {1: 4, 2: 9}
+        assert world.driver.admission.heard == {1: 4, 2: 9}
 
     run(test())
 

@@ -75,7 +75,7 @@ def test_a_batch_is_flushed_once_and_before_anything_of_it_is_said() -> None:
         await quiet()
         assert [what[0] for what in world.story] == ["append"] * 3 + ["flush"] + ["send"] * 6
         assert [to for to, _ in world.sent()] == [1, 2] * 3
-        assert world.driver.flushes == 1
+        assert world.driver.flush.count == 1
 
     run(test())
 
@@ -108,15 +108,15 @@ def test_uploads_wait_for_one_flush() -> None:
 def test_a_decision_is_not_waited_for_as_long_as_uploads_may_be() -> None:
     async def test() -> None:
         world = played(STORED)
-        uploads = world.driver._flush_timer
-        world.driver._carry_out(SETTLED)
-        decision = world.driver._flush_timer
+        uploads = world.driver.flush.timer
+        world.driver.flush.carry_out(SETTLED)
+        decision = world.driver.flush.timer
         assert uploads is not None
         assert uploads.cancelled()
         assert decision is not None
         assert decision.when() < uploads.when()
-        world.driver._carry_out(STORED)
-        assert world.driver._flush_timer is decision
+        world.driver.flush.carry_out(STORED)
+        assert world.driver.flush.timer is decision
         world.driver.stop()
 
     run(test())
@@ -125,9 +125,9 @@ def test_a_decision_is_not_waited_for_as_long_as_uploads_may_be() -> None:
 def test_receipts_are_given_before_their_clients_would_repeat_themselves() -> None:
     async def test() -> None:
         world = played(STORED, STORED)
-        delay = world.driver._receipts._delay_s
+        delay = world.driver.outbox.receipts._delay_s
         assert 0 < delay < RULES.roster.resend_ms / 1000
-        world.driver._receipts._delay_s = 0.001
+        world.driver.outbox.receipts._delay_s = 0.001
         while len(world.story) < 4:
             await asyncio.sleep(0.001)
         assert steps(world) == ["append", "append", "flush", "send"]
@@ -140,10 +140,10 @@ def test_no_receipt_is_given_once_its_round_is_decided() -> None:
     async def test() -> None:
         later = RULES.signed(Receipt(2, 0, 0, UPLOAD.digest), signer(key("server", 0)))
         world = World()
-        world.driver._receipts._delay_s = 0.001
+        world.driver.outbox.receipts._delay_s = 0.001
         for receipt in (RECEIPT, later):
-            world.driver._receipts.owe(Send(~0, receipt))
-        world.driver._carry_out([*SETTLED, Persist(word())])
+            world.driver.outbox.receipts.owe(Send(~0, receipt))
+        world.driver.flush.carry_out([*SETTLED, Persist(word())])
         certificates = len(world.sent())
         while len(world.sent()) == certificates:
             await asyncio.sleep(0.001)
@@ -157,8 +157,8 @@ def test_no_receipt_is_given_after_the_end() -> None:
     async def test() -> None:
         worlds = [World(), World()]
         for world in worlds:
-            world.driver._receipts._delay_s = 0.001
-            world.driver._receipts.owe(Send(~0, RECEIPT))
+            world.driver.outbox.receipts._delay_s = 0.001
+            world.driver.outbox.receipts.owe(Send(~0, RECEIPT))
         worlds[0].driver.stop()
         worlds[1].driver.fail("elsewhere")
         await asyncio.sleep(0.01)
@@ -219,7 +219,7 @@ def test_what_cannot_be_kept_is_never_said_and_nothing_after_it() -> None:
         decision = Decided(CERTIFICATE, None, ())
         world.driver.on_failed = reported.append
         world.driver.on_decided = lambda decided: reported.append("decided")
-        world.driver.on_persisted = lambda message: reported.append("persisted")
+        world.driver.flush.on_persisted = lambda message: reported.append("persisted")
         world.full = True
         world.driver.give(Start())
         await quiet()

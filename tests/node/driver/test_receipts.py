@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fedrfq.consensus.events import Send
 from fedrfq.consensus.messages import Receipt
 from fedrfq.consensus.rules import Rules
-from fedrfq.node.receipts import CLIENTS_PER_TURN, MAX_PER_ROUND, Receipts
+from fedrfq.node.driver.receipts import CLIENTS_PER_TURN, MAX_PER_ROUND, Receipts
 from support.cluster import key, roster, signer
 
 RULES = Rules(roster())

@@ -14,7 +14,7 @@ from fedrfq.consensus.events import (
     Submit,
     Timer,
 )
-from fedrfq.node.driver import GRACE_MS
+from fedrfq.node.driver.driver import GRACE_MS
 from support.scripted import RULES, World, quiet, run, word
 
 
@@ -58,7 +58,7 @@ def test_a_timer_that_has_run_out_comes_before_messages_that_would_set_it_anew()
         world.driver.give(Start())
         await quiet()
         world.driver.hear(1, word().wire)
-        world.driver._expire(Timer.VIEW)
+        world.driver.timers.expire(Timer.VIEW)
         await quiet()
         assert [type(event) for event in world.machine.events] == [Start, Expired, Received]
 
@@ -87,10 +87,10 @@ def test_a_view_whose_leader_goes_is_given_up_soon_and_no_other() -> None:
         world.driver.leader = lambda: 2
         world.driver.give(Start())
         await quiet()
-        view = world.driver._timers[Timer.VIEW]
+        view = world.driver.timers.running[Timer.VIEW]
         world.driver.peer_left(1)
         world.driver.peer_left(~0)
-        assert world.driver._timers[Timer.VIEW] is view
+        assert world.driver.timers.running[Timer.VIEW] is view
         world.driver.peer_left(2)
         assert view.cancelled()
         while Expired(Timer.VIEW) not in world.machine.events:
@@ -107,20 +107,20 @@ def test_what_a_peer_has_missed_is_said_again_soon_after_it_comes() -> None:
         delays = iter([16_000, 10])
         world = World(lambda event: [SetTimer(Timer.RESEND, next(delays))])
         world.driver.peer_joined()
-        assert not world.driver._timers
+        assert not world.driver.timers.running
         world.driver.give(Start())
         await quiet()
         world.driver.peer_joined()
-        soon = world.driver._timers[Timer.RESEND]
+        soon = world.driver.timers.running[Timer.RESEND]
         first = asyncio.get_running_loop().time() + RULES.roster.resend_ms / 1000
         assert soon.when() <= first
         world.driver.peer_joined()
-        assert world.driver._timers[Timer.RESEND] is soon
+        assert world.driver.timers.running[Timer.RESEND] is soon
         world.driver.give(Start())
         await quiet()
-        sooner = world.driver._timers[Timer.RESEND]
+        sooner = world.driver.timers.running[Timer.RESEND]
         world.driver.peer_joined()
-        assert world.driver._timers[Timer.RESEND] is sooner
+        assert world.driver.timers.running[Timer.RESEND] is sooner
         world.driver.stop()
 
     run(test())
@@ -135,13 +135,15 @@ def test_nobody_waits_longer_or_shorter_for_himself() -> None:
         world.driver.leader = lambda: 0
         world.driver.give(Start())
         await quiet()
-        assert world.driver._timers[Timer.VIEW].when() > asyncio.get_running_loop().time() + 300
+        assert (
+            world.driver.timers.running[Timer.VIEW].when() > asyncio.get_running_loop().time() + 300
+        )
         world.driver.leader = lambda: 2
         world.here.discard(2)
         world.driver.give(Start())
         world.driver._turn()
         soon = asyncio.get_running_loop().time() + GRACE_MS / 2000
-        assert world.driver._timers[Timer.VIEW].when() < soon
+        assert world.driver.timers.running[Timer.VIEW].when() < soon
         world.driver.stop()
 
     run(test())
