@@ -16,8 +16,10 @@ TOP = """seeds = [0, 1, 2]
 target = 60
 controls = false
 tune = []
-methods = ["local", "fedproto", "fedrfq"]"""
-SETTINGS = "[settings.few]\npartition = {ways = 2}\n[settings.many]\npartition = {ways = 3}\n"
+axes.method = ["local", "fedproto", "fedrfq"]"""
+SETTINGS = (
+    "[axes.setting.few]\npartition = {ways = 2}\n[axes.setting.many]\npartition = {ways = 3}\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +117,9 @@ def test_what_is_printed_and_written(compared):
         assert f"{own['mean']:.2f} ± {cells[1]['own_std']:.2f} (± {own['std']:.2f})" in text
         assert f"({cells[1]['reached']}/3)" in text
         assert "Differences from fedproto" in text
+    on_all, held, unheld = [cells[1][name] for name in ("all_classes", "held", "unheld")]
+    everywhere = f"{on_all['mean']:.2f} ± {on_all['std']:.2f}"
+    assert f"| {everywhere} ({held['mean']:.2f} / {unheld['mean']:.2f}) |" in markdown
     pictures = sorted(path.name for path in (out / "grid").glob("*.png"))
     assert pictures == ["curves-1-few.png", "curves-2-many.png", "final.png"]
     assert all((out / "grid" / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
@@ -160,10 +165,10 @@ def test_quantiles_of_the_printed_tables(freedom, expected):
 
 
 def test_a_label_lays_its_changes_over_the_experiment(tmp_path):
-    own = '[methods."λ 0.5"]\nmethod = {name = "fedrfq", lam = 0.5}\npool = {stride = 2}'
-    top = f'seeds = [3]\nname = "own name"\n[methods.local]\n{own}'
+    own = '[axes.method."λ 0.5"]\nmethod = {name = "fedrfq", lam = 0.5}\npool = {stride = 2}'
+    top = f'seeds = [3]\nname = "own name"\n[axes.method.local]\n{own}'
     comparison = comparison_of(
-        grid_file(tmp_path, top, more="[settings.wide]\npartition = {ways = 4}")
+        grid_file(tmp_path, top, more="[axes.setting.wide]\npartition = {ways = 4}")
     )
     changed = comparison.axes.experiments[("wide", "λ 0.5"), 3]
     assert (changed.name, changed.seed, changed.rounds) == ("own name", 3, 4)
@@ -184,24 +189,24 @@ def test_changing_the_kind_leaves_the_old_ones_options():
 
 BAD = {
     "seed = [0]": "did you mean seeds?",
-    'seeds = "two"\nmethods = ["local"]': "seeds must be how many",
-    'seeds = []\nmethods = ["local"]': "seeds must be a list",
-    'seeds = [0, 1, 0]\nmethods = ["local"]': "seeds has 0 more than once",
-    'seeds = [0, true]\nmethods = ["local"]': "seeds must be a list",
+    'seeds = "two"\naxes.method = ["local"]': "seeds must be how many",
+    'seeds = []\naxes.method = ["local"]': "seeds must be a list",
+    'seeds = [0, 1, 0]\naxes.method = ["local"]': "seeds has 0 more than once",
+    'seeds = [0, true]\naxes.method = ["local"]': "seeds must be a list",
     "seeds = [0]": "axes.method is missing; the axes are none",
     'seeds = [0]\naxes.metod = ["local"]': "axes.method is missing; the axes are metod (did you",
-    'seeds = [0]\nmethods = ["local"]\nattackers = [1, "1"]': "axes.attackers has '1' more than",
-    "seeds = [0]\nmethods = []": "axes.method must be sections",
-    'seeds = [0]\nmethods = ["fedprox", "fedprotto"]': "did you mean fedproto?",
-    'seeds = [0]\nmethods = ["local", "local"]': "more than once",
-    'seeds = [0]\nmethods = ["local"]\nsettings = {}': "axes.setting must be sections",
-    'seeds = [0]\nmethods = ["local"]\ntarget = 300': "target must be an accuracy",
-    'seeds = [0]\nmethods = ["local"]\nagainst = ["fedproto"]': "against must be a list of labels",
-    'seeds = [0]\nname = "a/b"\nmethods = ["local"]': "name must be a plain folder name",
-    "seeds = [0]\n[methods.fedrfq]\nmethod = {lamb = 1}": "did you mean lam?",
-    "seeds = [0]\n[methods.local]\nseed = 4": "seed cannot be set here",
-    "seeds = [0]\n[methods.fedprotto]": "did you mean fedproto?",
-    'seeds = [0]\n[methods]\nlocal = "yes"': "local must be a section",
+    'seeds = [0]\naxes.method = ["local"]\naxes.attackers = [1, "1"]': "has '1' more than once",
+    "seeds = [0]\naxes.method = []": "axes.method must be sections",
+    'seeds = [0]\naxes.method = ["fedprox", "fedprotto"]': "did you mean fedproto?",
+    'seeds = [0]\naxes.method = ["local", "local"]': "more than once",
+    'seeds = [0]\naxes.method = ["local"]\naxes.setting = {}': "axes.setting must be sections",
+    'seeds = [0]\naxes.method = ["local"]\ntarget = 300': "target must be an accuracy",
+    'seeds = [0]\naxes.method = ["local"]\nagainst = ["fedproto"]': "against must be a list of",
+    'seeds = [0]\nname = "a/b"\naxes.method = ["local"]': "name must be a plain folder name",
+    "seeds = [0]\n[axes.method.fedrfq]\nmethod = {lamb = 1}": "did you mean lam?",
+    "seeds = [0]\n[axes.method.local]\nseed = 4": "seed cannot be set here",
+    "seeds = [0]\n[axes.method.fedprotto]": "did you mean fedproto?",
+    'seeds = [0]\n[axes.method]\nlocal = "yes"': "local must be a section",
 }
 
 
@@ -211,10 +216,10 @@ def test_bad_files(tmp_path, top, says):
 
 
 def test_a_bad_experiment_names_where_it_is(tmp_path):
-    more = "[settings.odd]\npartition = {wayz = 2}"
+    more = "[axes.setting.odd]\npartition = {wayz = 2}"
     said = refused(
         "compare",
-        grid_file(tmp_path / "bad", 'seeds = [0]\nmethods = ["local"]', more=more),
+        grid_file(tmp_path / "bad", 'seeds = [0]\naxes.method = ["local"]', more=more),
         tmp_path / "out",
     )
     assert "setting 'odd', method 'local'" in said

@@ -18,7 +18,7 @@ from fedrfq.studies.grid import Grid, linked, restack
 from support.command import CPU, assert_same_run, command, fedrfq, records
 from support.grids import comparison_of, found, grid_file, table
 
-TOP = 'seeds = [0, 1]\nmethods = ["fedproto", "local"]'
+TOP = 'seeds = [0, 1]\naxes.method = ["fedproto", "local"]'
 AS_ASKED = ("--no-controls", "--no-tune")
 
 
@@ -113,7 +113,7 @@ def test_killed_while_directories_are_made(tmp_path, whole):
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, stop):
-    file = grid_file(tmp_path, 'seeds = [0, 1]\nmethods = ["fedproto"]', rounds=40_000)
+    file = grid_file(tmp_path, 'seeds = [0, 1]\naxes.method = ["fedproto"]', rounds=40_000)
     file.write_text(file.read_text().replace("checkpoint = 2", "checkpoint = 1000"))
     out = tmp_path / "out"
     process = subprocess.Popen(
@@ -141,7 +141,7 @@ def test_a_grid_with_more_seeds_takes_over_what_is_there(tmp_path, whole):
     file, out = whole
     shutil.copytree(out / "grid", tmp_path / "out" / "grid")
     before = states(tmp_path / "out")
-    larger = grid_file(tmp_path, 'seeds = [1, 2]\nmethods = ["local"]')
+    larger = grid_file(tmp_path, 'seeds = [1, 2]\naxes.method = ["local"]')
     larger.write_text(
         larger.read_text().replace(str(tmp_path / "tiny.npz"), str(file.parent / "tiny.npz"))
     )
@@ -152,21 +152,21 @@ def test_a_grid_with_more_seeds_takes_over_what_is_there(tmp_path, whole):
 
 
 def test_other_data_of_the_same_name_are_refused(tmp_path):
-    list(grid(grid_file(tmp_path, 'seeds = [0]\nmethods = ["local"]'), tmp_path).advance())
+    list(grid(grid_file(tmp_path, 'seeds = [0]\naxes.method = ["local"]'), tmp_path).advance())
     arrays = dict(np.load(tmp_path / "tiny.npz"))
     np.savez(tmp_path / "tiny.npz", **{**arrays, "train_x": arrays["train_x"][::-1]})
-    more = grid(grid_file(tmp_path, 'seeds = [0, 1]\nmethods = ["local"]'), tmp_path)
+    more = grid(grid_file(tmp_path, 'seeds = [0, 1]\naxes.method = ["local"]'), tmp_path)
     with pytest.raises(UserError, match="other data"):
         list(more.advance())
 
 
 WILD = """seeds = [0, 1, 2]
-[methods.wilder]
+[axes.method.wilder]
 method = {name = "local"}
 train = {lr = 1e12}
-[methods.wild]
+[axes.method.wild]
 method = {name = "fedproto", lam = 1e38}
-[methods.tame]
+[axes.method.tame]
 method = {name = "fedproto"}
 """
 
@@ -200,7 +200,7 @@ def test_one_of_a_stack_diverges_and_the_stack_goes_on(tmp_path):
 
 
 def test_stacks_are_bounded_and_even(tmp_path):
-    file = grid_file(tmp_path, 'seeds = [0, 1, 2, 3, 4, 5, 6]\nmethods = ["local", "fedproto"]')
+    file = grid_file(tmp_path, 'seeds = [0, 1, 2, 3, 4, 5, 6]\naxes.method = ["local", "fedproto"]')
     sizes = [
         [len(stack.experiments) for stack in grid(file, tmp_path, most).stacks]
         for most in (200, 15, 1)
@@ -209,7 +209,7 @@ def test_stacks_are_bounded_and_even(tmp_path):
 
 
 def test_a_stack_too_large_for_the_bound_is_taken_up_in_parts(tmp_path):
-    file = grid_file(tmp_path, 'seeds = [0, 1, 2, 3]\nmethods = ["fedproto"]')
+    file = grid_file(tmp_path, 'seeds = [0, 1, 2, 3]\naxes.method = ["fedproto"]')
     going = grid(file, tmp_path / "out").advance()
     for _ in range(3):
         next(going)
@@ -221,7 +221,7 @@ def test_a_stack_too_large_for_the_bound_is_taken_up_in_parts(tmp_path):
 
 
 def test_models_can_be_left_out(tmp_path):
-    file = grid_file(tmp_path, 'seeds = [0]\nmethods = ["local"]')
+    file = grid_file(tmp_path, 'seeds = [0]\naxes.method = ["local"]')
     compare(file, tmp_path / "out", "--no-models")
     (run,) = found(tmp_path / "out").values()
     assert not run.checkpoints()
@@ -251,7 +251,9 @@ def test_a_grid_that_another_process_works_on_is_left_alone(tmp_path, whole):
 
 def test_a_run_of_a_grid_is_its_own_while_it_trains(tmp_path):
     """Nobody else can resume it; the grid lets it go when it has ended."""
-    training = grid(grid_file(tmp_path, 'seeds = [0, 1]\nmethods = ["local"]'), tmp_path / "out")
+    training = grid(
+        grid_file(tmp_path, 'seeds = [0, 1]\naxes.method = ["local"]'), tmp_path / "out"
+    )
     next(steps := training.advance())
     session = training.session
     for run in session.runs:

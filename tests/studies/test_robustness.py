@@ -7,19 +7,20 @@ import pytest
 
 from fedrfq.learning.round_loop import attackers
 from fedrfq.studies.intervals import Spread
-from fedrfq.studies.robustness import ACCURACIES, RobustnessPlan, shares, won_back
+from fedrfq.studies.measures import MeasuredRuns
+from fedrfq.studies.robustness import SHARES, RobustnessPlan, clean, won_back
+from fedrfq.studies.robustness_tables import ACCURACIES, panels, worst_attacks
 from fedrfq.studies.study import Study
 from support.command import clients, fedrfq
 from support.grids import grid_file, refused, run_of, table
 
 TOP = """seeds = [0, 1]
 against = ["none"]
-attackers = [1, 2]
-attacks = ["none", "sign-flip"]
-[detectors.none]
-[detectors.two]
-name = "bft"
-psi = 2
+axes.attackers = [1, 2]
+axes.attack = ["none", "sign-flip"]
+[axes.detector.none]
+[axes.detector.two]
+detector = {name = "bft", psi = 2}
 [[claims]]
 says = "the detector helps"
 measure = "own"
@@ -160,7 +161,7 @@ def test_the_titles_of_heat_maps_fit_beside_each_other(tried):
     only_own = [
         {**cell, **dict.fromkeys(ACCURACIES), "own": Spread(**cell["own"])} for cell in found
     ]
-    titles = [panel.title for panel in study.panels(only_own)]
+    titles = [panel.title for panel in panels(only_own, study.axes.labels)]
     assert titles == ["own head, %", "precision", "recall"]
 
 
@@ -175,24 +176,25 @@ def test_won_back_by_hand():
     assert won_back(loss(1.0), None) is None
 
 
-def test_shares_by_hand():
-    names = ("dropped", "dropped_attackers", "attackers")
+def test_shares_by_hand(tried):
+    study, _, _ = tried
+    names = ("dropped", "dropped_attackers", "dropped_honest", "attackers")
     names += ("late_dropped_attackers", "late_attackers", "honest")
-    runs = [
-        dict(zip(names, counts, strict=True))
-        for counts in ((4, 2, 6, 1, 2, 20), (6, 3, 4, 2, 2, 20))
-    ]
-    assert shares(runs) == {
-        "precision": 0.5,
-        "recall": 0.5,
-        "recall_late": 0.75,
-        "honest_dropped": 5 / 40,
+    labels = ("sign-flip", "two", "1")
+    figures = {
+        (labels, seed): dict(zip([f"uploads_{name}" for name in names], counts, strict=True))
+        for seed, counts in enumerate(((4, 2, 2, 6, 1, 2, 20), (6, 3, 3, 4, 2, 2, 20)))
     }
-    assert set(shares([]).values()) == {None}
+    measured = MeasuredRuns(study.axes, figures, {}, {})
+    shares = {name: measured.share(*counts, labels) for name, counts in SHARES.items()}
+    expected = {"precision": 0.5, "recall": 0.5, "recall_late": 0.75, "honest_dropped": 5 / 40}
+    assert shares == expected
+    nothing = MeasuredRuns(study.axes, {}, {}, {})
+    assert {nothing.share(*counts, labels) for counts in SHARES.values()} == {None}
 
 
 def test_without_none_the_clean_run_is_still_there(tmp_path):
-    top = 'seeds = [0]\nattackers = [1]\nattacks = ["noise"]\ndetectors = ["median"]'
+    top = 'seeds = [0]\naxes.attackers = [1]\naxes.attack = ["noise"]\naxes.detector = ["median"]'
     file = grid_file(tmp_path, top, rounds=1)
     done = fedrfq("robustness", file, "--out", tmp_path / "out", "--device", "cpu")
     assert "2 runs" in done.stderr
@@ -202,7 +204,7 @@ def test_without_none_the_clean_run_is_still_there(tmp_path):
 
 
 def test_attacks_on_a_public_map_are_measured_on_all_classes(tmp_path):
-    top = 'seeds = [0]\nattackers = [2]\nattacks = ["sign-flip"]\ndetectors = ["none"]'
+    top = 'seeds = [0]\naxes.attackers = [2]\naxes.attack = ["sign-flip"]\naxes.detector = ["none"]'
     public = 'method = {name = "local"}\npublic = {name = "random", first = 8, second = 4}'
     file = grid_file(tmp_path, top, more=public, rounds=1)
     # The map needs larger images than those of the tiny dataset.
@@ -214,31 +216,35 @@ def test_attacks_on_a_public_map_are_measured_on_all_classes(tmp_path):
     bad = attackers(experiment)
     who = [k for k in range(5) if k not in bad]
     attacked = over(run_of(tmp_path / "out", experiment), who, "public_accuracy_all")
-    clean = over(run_of(tmp_path / "out", study.clean[0]), who, "public_accuracy_all")
-    assert attacked < clean
+    before = over(run_of(tmp_path / "out", clean(experiment)), who, "public_accuracy_all")
+    assert attacked < before
     (cell,) = table(tmp_path / "out")["cells"]
     assert cell["public"]["mean"] == pytest.approx(attacked)
-    assert cell["public_loss"]["mean"] == pytest.approx(clean - attacked)
+    assert cell["public_loss"]["mean"] == pytest.approx(before - attacked)
     # A method without prototypes has no tables of them.
     tables = (tmp_path / "out" / "grid" / "table.md").read_text()
     assert "on all classes by the public map alone" in tables
     assert "nearest prototype" not in tables
 
 
-GOOD = 'seeds = [0]\nattackers = [1]\nattacks = ["none"]\ndetectors = ["none"]'
+GOOD = 'seeds = [0]\naxes.attackers = [1]\naxes.attack = ["none"]\naxes.detector = ["none"]'
 BAD = {
-    GOOD.replace("attackers", "atackers"): "did you mean attackers?",
+    GOOD.replace("attackers", "atackers"): "axes.attackers is missing; the axes are atackers",
     GOOD.replace("[1]", "[]"): "attackers must be a list",
     GOOD.replace("[1]", "[0]"): "attackers must be a list",
     GOOD.replace("[1]", "[5]"): "leave at least one of them honest",
-    GOOD.replace('attacks = ["none"]', 'attacks = ["nois"]'): "did you mean noise?",
-    GOOD.replace('detectors = ["none"]', "detectors = []"): "axes.detector must be sections",
+    GOOD.replace('axes.attack = ["none"]', 'axes.attack = ["nois"]'): "did you mean noise?",
     GOOD.replace(
-        'detectors = ["none"]', "[detectors.mine]\npsi = 3"
+        'axes.detector = ["none"]', "axes.detector = []"
+    ): "axes.detector must be sections",
+    GOOD.replace(
+        'axes.detector = ["none"]', "[axes.detector.mine]\ndetector = {psi = 3}"
     ): "axes.detector.mine: detector.name is missing",
-    GOOD.replace('detectors = ["none"]', "[detectors.bft]\npsy = 3"): "did you mean psi?",
-    GOOD.replace('attacks = ["none"]', "")
-    + "\n[attacks.noise]\nclients = 3": "clients cannot be set here; set axes.attackers",
+    GOOD.replace(
+        'axes.detector = ["none"]', "[axes.detector.bft]\ndetector = {psy = 3}"
+    ): "did you mean psi?",
+    GOOD.replace('axes.attack = ["none"]', "")
+    + "\n[axes.attack.noise]\nattack = {clients = 3}": "set here; set axes.attackers",
 }
 
 
@@ -252,3 +258,115 @@ def test_attack_in_the_experiment_is_refused(tmp_path):
     assert "experiment.attack cannot be set here; make the attacks" in refused(
         "robustness", file, tmp_path / "out"
     )
+
+
+SETTINGS = """seeds = [0, 1]
+axes.attackers = [2]
+axes.attack = ["none", "sign-flip"]
+axes.detector = ["none", "median"]
+axes.method = ["fedproto", "fedrfq"]
+[[where]]
+method = "fedrfq"
+detector = "median"
+change = {detector = {psi = 2}}
+[axes.setting.few]
+[axes.setting.many]
+partition = {ways = 3}
+"""
+
+
+@pytest.fixture(scope="module")
+def settled(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("settled")
+    file = grid_file(folder, SETTINGS, rounds=2)
+    fedrfq("robustness", file, "--out", folder / "out", "--device", "cpu")
+    return RobustnessPlan.of(Study.load(file, kind="robustness")), folder / "out"
+
+
+def test_other_axes_make_up_settings_each_with_its_clean_run(settled):
+    study, out = settled
+    whole = table(out)
+    assert len(whole["cells"]) == 2 * 2 * 2 * 2
+    # The clean run is that without attack and detector.
+    assert len(list((out / "grid").glob("*/result.json"))) == 16 * 2
+    for cell in whole["cells"]:
+        labels = (cell["method"], cell["setting"], cell["attack"], cell["detector"], "2")
+        losses = []
+        for seed in (0, 1):
+            experiment = study.axes.experiments[labels, seed]
+            before = clean(experiment)
+            assert (before.method, before.partition) == (experiment.method, experiment.partition)
+            bad = attackers(study.axes.experiments[(*labels[:2], "sign-flip", "none", "2"), seed])
+            who = [k for k in range(5) if k not in bad]
+            losses.append(over(run_of(out, before), who) - over(run_of(out, experiment), who))
+        assert cell["own_loss"]["mean"] == pytest.approx(sum(losses) / 2)
+    psi = {
+        labels[0]: experiment.detector.psi
+        for (labels, _), experiment in study.axes.experiments.items()
+        if labels[3] == "median"
+    }
+    assert psi["fedrfq"] == 2 != psi["fedproto"]
+
+
+def test_tables_and_pictures_of_settings_are_told_apart(settled):
+    _, out = settled
+    text = (out / "grid" / "table.md").read_text()
+    for place in ("fedproto, few", "fedproto, many", "fedrfq, few", "fedrfq, many"):
+        assert f"## {place}: 2 attackers: detectors over all attacks" in text
+    pictures = sorted(path.name for path in (out / "grid").glob("*.png"))
+    assert pictures[0] == "attackers-2-fedproto-few.png"
+    assert len(pictures) == 4
+
+
+def test_the_worst_attack_on_each_detector_is_told_in_every_setting(settled):
+    study, out = settled
+    whole = table(out)
+    rows = {(r["method"], r["setting"], r["detector"]): r for r in whole["worst_attacks"]}
+    assert len(rows) == 8
+    lost = {
+        (c["method"], c["setting"], c["detector"], c["attack"]): c["own_loss"]["mean"]
+        for c in whole["cells"]
+    }
+    for place, row in rows.items():
+        assert row["attackers"] == 2
+        assert row["own"]["peace"] == lost[*place, "none"]
+        assert (row["own"]["worst"], row["own"]["worst_loss"]) == (
+            "sign-flip",
+            lost[*place, "sign-flip"],
+        )
+    row = rows["fedrfq", "few", "median"]
+    line = f"| fedrfq | few | 2 | median | own head | {row['own']['peace']:.2f} | sign-flip | "
+    assert line in (out / "grid" / "table.md").read_text()
+    assert study.axes.labels["detector"] == ("none", "median")
+
+
+def test_the_worst_attack_by_hand():
+    def cell(detector, attack, loss, weight, out):
+        spread = Spread(1, loss, None, None)
+        return {
+            **{"detector": detector, "attack": attack, "attackers": 4},
+            **{f"{name}_loss": None for name in ACCURACIES},
+            **{"own_loss": spread, "honest_weight_lost": weight, "longest_shut_out": out},
+        }
+
+    cells = [
+        *(cell("none", *row) for row in (("none", 0, 0, 0), ("swap", 8, 0, 0), ("ipm", 10, 0, 0))),
+        *(
+            cell("mine", *row)
+            for row in (("none", 1, 2, 3), ("swap", 6, 5, 1), ("ipm", 4, None, 0))
+        ),
+        cell("none", "mimic", 1.0, 0, 0),
+        cell("mine", "mimic", 3.0, 0, 0),
+    ]
+    _, mine = worst_attacks(cells, ("attack", "detector", "attackers"), "none", "none")
+    assert (mine["detector"], mine["attackers"]) == ("mine", 4)
+    assert (mine["honest_weight_lost"], mine["longest_shut_out"]) == (5, 3)
+    # Mimic costs no more than a point undefended, so what is won back of it is mostly noise.
+    assert mine["own"] == {
+        "peace": 1,
+        "worst": "swap",
+        "worst_loss": 6,
+        "least_won_back": 0.25,
+        "least_won_back_of": "swap",
+    }
+    assert set(mine["prototype"].values()) == {None}

@@ -1,4 +1,4 @@
-"""Study files: axes and their short forms, files from before there were axes, equal experiments."""
+"""Study files: axes and their short forms, and equal experiments."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ from fedrfq.studies.grid import Grid
 from fedrfq.studies.reruns import Reruns
 from fedrfq.studies.study import Study
 from support.command import CPU, fedrfq
-from support.grids import comparison_of, found, grid_file, table
+from support.grids import comparison_of, found, grid_file, refused, table
 from support.paths import EXAMPLES
 
 # With four classes, 1 ± 2 of them are 2 to 3, and so are 2 ± 1.
@@ -41,37 +41,12 @@ def experiments(wanted: Study) -> list[Experiment]:
     return list(plan(wanted).experiments)
 
 
-def test_files_from_before_there_were_axes_are_the_same_studies(tmp_path):
-    before = """seeds = [0]
-attackers = [1, 2]
-attacks = ["none", "sign-flip"]
-[detectors.none]
-[detectors.two]
-name = "bft"
-psi = 2
-"""
-    after = """seeds = [0]
-axes.attackers = [1, 2]
-axes.attack = ["none", "sign-flip"]
-[axes.detector.none]
-[axes.detector.two]
-detector = {name = "bft", psi = 2}
-"""
-    old = experiments(study(tmp_path, before, "robustness"))
-    assert old == experiments(study(tmp_path, after, "robustness"))
-    assert {one.detector.psi for one in old if hasattr(one.detector, "psi")} == {2}
-    before = 'seeds = [0]\n[methods.fedproto]\n[methods.mine]\nmethod = {name = "fedrfq"}\n'
-    few = "partition = {ways = 2}\n"
-    old = experiments(study(tmp_path, before, more=f"[settings.few]\n{few}"))
-    new = study(
-        tmp_path, before.replace("methods", "axes.method"), more=f"[axes.setting.few]\n{few}"
-    )
-    assert old == experiments(new)
-
-
-def test_axes_beside_what_stood_in_their_place_are_refused(tmp_path):
-    with pytest.raises(UserError, match="has no methods; make them an axis too"):
-        study(tmp_path, 'methods = ["local"]', more=EQUAL)
+@pytest.mark.parametrize(
+    ("old", "axis"), [("methods", "method"), ("detectors", "detector"), ("attackers", "attackers")]
+)
+def test_files_from_before_there_were_axes_are_told_the_axis(tmp_path, old, axis):
+    said = refused("compare", grid_file(tmp_path, f"{old} = [1]"), tmp_path / "out")
+    assert f"{old} are an axis now: write axes.{axis} = [" in said
 
 
 def test_a_study_of_another_kind_is_refused_with_the_command_that_takes_it():

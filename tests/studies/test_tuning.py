@@ -13,8 +13,13 @@ from support.command import CPU, fedrfq
 from support.grids import comparison_of, found, grid_file, refused, table
 
 # The last λ is too large for any training, and must not be chosen.
-TOP = 'seeds = [0, 1, 2]\ncontrols = false\ntune = [0.2, 1, 1e38]\nmethods = ["local", "fedproto"]'
-SETTINGS = "[settings.few]\npartition = {ways = 2}\n[settings.many]\npartition = {ways = 3}\n"
+TOP = (
+    "seeds = [0, 1, 2]\ncontrols = false\ntune = [0.2, 1, 1e38]\n"
+    'axes.method = ["local", "fedproto"]'
+)
+SETTINGS = (
+    "[axes.setting.few]\npartition = {ways = 2}\n[axes.setting.many]\npartition = {ways = 3}\n"
+)
 
 
 def compare(file, out, *more, expect=0):
@@ -99,7 +104,7 @@ def test_again_tunes_nothing_and_prints_the_same(tuned):
 
 
 def test_stopped_while_it_tunes_it_goes_on(tmp_path):
-    file = grid_file(tmp_path, 'seeds = [0]\ntune = [0.2, 1]\nmethods = ["fedproto", "fedrfq"]')
+    file = grid_file(tmp_path, 'seeds = [0]\ntune = [0.2, 1]\naxes.method = ["fedproto", "fedrfq"]')
     tuning = comparison_of(file, controls=False).tuning
     steps = Grid(tuning.experiments, tmp_path / "out", CPU, 200, False).advance()
     for _ in range(5):
@@ -133,7 +138,7 @@ def test_the_best_lam_is_good_by_both_accuracies_where_a_method_has_both():
 
 def test_a_method_with_fewer_seeds_is_tuned_with_these(tmp_path):
     more = '[[where]]\nmethod = "fedrfq"\nseeds = 1\n'
-    top = 'seeds = [0, 1]\ntune = [0.2]\ncontrols = false\nmethods = ["fedproto", "fedrfq"]'
+    top = 'seeds = [0, 1]\ntune = [0.2]\ncontrols = false\naxes.method = ["fedproto", "fedrfq"]'
     compare(grid_file(tmp_path, top, rounds=1, more=more), tmp_path / "out")
     assert [choice["method"] for choice in table(tmp_path / "out")["tuning"]] == [
         "fedproto",
@@ -152,8 +157,8 @@ def test_equal_settings_count_once_in_what_a_dry_run_announces(tmp_path):
 
 
 def test_every_method_with_a_lam_is_tuned_in_one_program_unless_the_file_sets_it(tmp_path):
-    labels = "".join(f"[methods.{name}]\n" for name in METHODS)
-    own = '[methods.mine]\nmethod = {name = "fedproto", lam = 0.5}\n'
+    labels = "".join(f"[axes.method.{name}]\n" for name in METHODS)
+    own = '[axes.method.mine]\nmethod = {name = "fedproto", lam = 0.5}\n'
     comparison = comparison_of(grid_file(tmp_path, f"seeds = [3, 4, 5]\n{labels}{own}"))
     tuning = comparison.tuning
     expected = {name for name, method in METHODS.items() if hasattr(method(), "lam")}
@@ -166,21 +171,21 @@ def test_every_method_with_a_lam_is_tuned_in_one_program_unless_the_file_sets_it
 
 
 def test_the_default_is_always_tried(tmp_path):
-    file = grid_file(tmp_path, 'seeds = [0]\ntune = [7, 0.5]\nmethods = ["fedproto"]')
+    file = grid_file(tmp_path, 'seeds = [0]\ntune = [7, 0.5]\naxes.method = ["fedproto"]')
     tuning = comparison_of(file, controls=False).tuning
     assert [lam_of(experiment) for experiment in tuning.experiments] == [0.5, 1.0, 7.0]
 
 
 def test_tuning_can_be_left_out(tmp_path):
-    file = grid_file(tmp_path, 'seeds = [0]\nmethods = ["fedproto"]')
+    file = grid_file(tmp_path, 'seeds = [0]\naxes.method = ["fedproto"]')
     assert comparison_of(file).tuning.experiments
     assert not comparison_of(file, tune=False).tuning.experiments
-    file = grid_file(tmp_path, 'seeds = [0]\nmethods = ["fedproto"]\ntune = []')
+    file = grid_file(tmp_path, 'seeds = [0]\naxes.method = ["fedproto"]\ntune = []')
     assert not comparison_of(file).tuning.experiments
 
 
 def test_too_few_samples_to_hold_any_back(tmp_path):
-    file = grid_file(tmp_path, 'seeds = [0]\nmethods = ["fedproto"]')
+    file = grid_file(tmp_path, 'seeds = [0]\naxes.method = ["fedproto"]')
     file.write_text(file.read_text().replace("shots = 6", "shots = 2"))
     said = compare(file, tmp_path / "out", expect=2).stderr
     assert "tuning λ: validation = 0.2 leaves client 0 nothing" in said
@@ -189,12 +194,12 @@ def test_too_few_samples_to_hold_any_back(tmp_path):
 
 @pytest.mark.parametrize("lams", ["0.5", "[1, 1]", "[-1]", "[nan]", "[true]", '["1"]'])
 def test_bad_lams(tmp_path, lams):
-    file = grid_file(tmp_path / "bad", f'seeds = [0]\nmethods = ["local"]\ntune = {lams}')
+    file = grid_file(tmp_path / "bad", f'seeds = [0]\naxes.method = ["local"]\ntune = {lams}')
     assert "tune must be a list of different λ" in refused("compare", file, tmp_path / "out")
 
 
 def test_controls_come_first_beside_what_was_asked_for(tmp_path):
-    file = grid_file(tmp_path, 'seeds = [0]\nmethods = ["fedrfq", "fedproto", "local"]')
+    file = grid_file(tmp_path, 'seeds = [0]\naxes.method = ["fedrfq", "fedproto", "local"]')
     comparison = comparison_of(file)
     assert comparison.axes.labels["method"] == (*CONTROLS, "fedrfq", "fedproto")
     assert "local" in CONTROLS
@@ -204,17 +209,17 @@ def test_controls_come_first_beside_what_was_asked_for(tmp_path):
         "local",
     )
     # Differences are still taken from what was asked for.
-    file = grid_file(tmp_path, 'seeds = [0]\nmethods = ["fedavg", "fedper"]')
+    file = grid_file(tmp_path, 'seeds = [0]\naxes.method = ["fedavg", "fedper"]')
     assert comparison_of(file).against == ("local", "fedavg")
     # Under another label it is the same run.
-    file = grid_file(tmp_path, 'seeds = [0]\n[methods.alone]\nmethod = {name = "local"}')
+    file = grid_file(tmp_path, 'seeds = [0]\n[axes.method.alone]\nmethod = {name = "local"}')
     assert comparison_of(file).axes.labels["method"] == (*CONTROLS[1:], "alone")
 
 
 def test_a_control_that_a_setting_makes_impossible_is_left_out_there_and_said_so(tmp_path):
     """A detector judges uploads, and controls send none."""
-    more = '[settings.peace]\n[settings.guarded]\ndetector = {name = "bft"}'
-    file = grid_file(tmp_path, 'seeds = [0, 1]\ntune = []\nmethods = ["fedproto"]', more=more)
+    more = '[axes.setting.peace]\n[axes.setting.guarded]\ndetector = {name = "bft"}'
+    file = grid_file(tmp_path, 'seeds = [0, 1]\ntune = []\naxes.method = ["fedproto"]', more=more)
     comparison = comparison_of(file)
     assert (("peace", "local"), 0) in comparison.axes.experiments
     assert (("guarded", "local"), 0) not in comparison.axes.experiments
@@ -230,10 +235,10 @@ def test_a_control_that_a_setting_makes_impossible_is_left_out_there_and_said_so
     assert ("peace", "local", "fedproto") in pairs
     assert not {("guarded", "local", "fedproto"), ("all settings", "local", "fedproto")} & pairs
     # What was asked for is refused instead.
-    file = grid_file(tmp_path / "asked", 'seeds = [0]\nmethods = ["local"]', more=more)
+    file = grid_file(tmp_path / "asked", 'seeds = [0]\naxes.method = ["local"]', more=more)
     assert "detectors judge" in refused("compare", file, tmp_path / "none")
 
 
 def test_bad_controls(tmp_path):
-    file = grid_file(tmp_path / "bad", 'seeds = [0]\nmethods = ["local"]\ncontrols = "no"')
+    file = grid_file(tmp_path / "bad", 'seeds = [0]\naxes.method = ["local"]\ncontrols = "no"')
     assert "controls must be true or false" in refused("compare", file, tmp_path / "out")

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from fedrfq.api.progress import StudyBars
 from fedrfq.api.run import with_given
 from fedrfq.data import Dataset
-from fedrfq.experiment import Experiment
-from fedrfq.files.atomic import reporting_write_errors
 from fedrfq.paper.kinds import plan
 from fedrfq.runs import columns
 from fedrfq.runs.session import pick_device
-from fedrfq.studies.grid import MAX_CLIENTS, EndedRun, Grid, locked
+from fedrfq.studies.carry_out import Training, Watcher, carry_out
 from fedrfq.studies.plan import StudyResult
-from fedrfq.studies.provenance import provenance
-from fedrfq.studies.sheets import write
 from fedrfq.studies.study import Study, section
 
 StudySource = str | Path | Mapping[str, Any]
@@ -52,13 +47,16 @@ def compare(
     *,
     data: Dataset | None = None,
     model: Any = None,
+    progress: bool = False,
 ) -> StudyTables:
     """Compare methods, as `fedrfq compare` does with the file or dict of a study.
 
-    `data` and `model` are those of all runs, as `fedrfq.run` takes them.
+    `data` and `model` are those of all runs, as `fedrfq.run` takes them. First, each method's λ is
+    chosen, and methods that exchange nothing are trained as well: "tune": [] and
+    "controls": False in the study leave that out.
     """
-    study, data = _with_given(Study.load(source, kind="compare"), data, model)
-    return _carried_out(study, "compare", device, Path(out), data, models=True)
+    study = Study.load(source, kind="compare")
+    return _carried_out("compare", study, device, out, data, model, progress=progress)
 
 
 def robustness(
@@ -68,74 +66,48 @@ def robustness(
     *,
     data: Dataset | None = None,
     model: Any = None,
+    progress: bool = False,
 ) -> StudyTables:
     """Test detectors against attacks, as `fedrfq robustness` does with a study.
 
     `data` and `model` are those of all runs, as `fedrfq.run` takes them.
     """
-    study, data = _with_given(Study.load(source, kind="robustness"), data, model)
-    return _carried_out(study, "robustness", device, Path(out), data, models=True)
+    study = Study.load(source, kind="robustness")
+    return _carried_out("robustness", study, device, out, data, model, progress=progress)
 
 
 def reproduce(
-    source: StudySource, device: str = "auto", out: Path | str = "runs", *, quick: bool = False
+    source: StudySource,
+    device: str = "auto",
+    out: Path | str = "runs",
+    *,
+    quick: bool = False,
+    progress: bool = False,
 ) -> StudyTables:
     """Carry out a study of the paper, such as "table1", as `fedrfq reproduce` does."""
-    return _carried_out(Study.load(source, quick), "reproduce", device, Path(out))
-
-
-def _with_given(study: Study, data: Dataset | None, model: Any) -> tuple[Study, Dataset | None]:
-    """Return the study with the data and model of all its runs, and the data."""
-    if data is None and model is None:
-        return study, None
-    common, data = with_given(section(study.table, "experiment"), data, model)
-    return replace(study, table={**study.table, "experiment": common}), data
+    study = Study.load(source, quick)
+    return _carried_out("reproduce", study, device, out, models=False, progress=progress)
 
 
 def _carried_out(
-    study: Study,
     command: str,
+    study: Study,
     device: str,
-    out: Path,
+    out: Path | str,
     data: Dataset | None = None,
+    model: Any = None,
     *,
-    models: bool = False,
+    models: bool = True,
+    progress: bool,
 ) -> StudyTables:
-    """Train what is missing and write the tables; the same call goes on after an interrupt.
-
-    Trained models are kept if `models` is true, and where the kind of the study needs them.
-    """
-    where = pick_device(device)
-    wanted = plan(study)
-    if wanted.before:
-        wanted = wanted.after(_trained(wanted.before, out, where, data, keep=False))
-    ended: dict[str, EndedRun] = {}
-    if wanted.experiments:
-        ended = _trained(wanted.experiments, out, where, data, keep=models or wanted.keep)
-    folder = out / study.name
-    with reporting_write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    result = wanted.show(ended, folder, where, lambda share, what: None)
-    made = provenance(f"fedrfq.{command} in Python", [end.run for end in ended.values()])
-    write(folder, study.title, result.sheets, {**result.whole, "made": made}, result.rows)
+    """Train what is missing and write the tables; the same call goes on after an interrupt."""
+    if data is not None or model is not None:
+        common, data = with_given(section(study.table, "experiment"), data, model)
+        study = replace(study, table={**study.table, "experiment": common})
+    watcher = StudyBars() if progress else Watcher()
+    training = Training(
+        Path(out), pick_device(device), models=models, dataset=data, watcher=watcher
+    )
+    folder = training.out / study.name
+    result = carry_out(plan(study), training, folder, f"fedrfq.{command} in Python")
     return StudyTables(folder, result)
-
-
-def _trained(
-    experiments: Sequence[Experiment],
-    out: Path,
-    device: torch.device,
-    data: Dataset | None,
-    *,
-    keep: bool,
-) -> dict[str, EndedRun]:
-    """Train all experiments that have not ended, and return them all by their hashes."""
-    with locked(out / experiments[0].name):
-        grid = Grid(experiments, out, device, MAX_CLIENTS[device.type], keep, dataset=data)
-        try:
-            for _ in grid.advance():
-                pass
-        except KeyboardInterrupt:
-            grid.checkpoint()
-            raise
-        return grid.ended

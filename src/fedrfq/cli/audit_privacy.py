@@ -29,6 +29,14 @@ def audit_privacy(
             help="Shadow federations to train beside the run; more are slower and attack better.",
         ),
     ] = 16,
+    questions: Annotated[
+        int,
+        typer.Option(
+            min=100,
+            max=1_000_000,
+            help="Questions to noisy uploads by who knows all other samples: more are more exact.",
+        ),
+    ] = 2000,
     pictures: Annotated[
         int,
         typer.Option(min=0, max=50, help="Uploads to turn into images: those of fewest samples."),
@@ -62,7 +70,7 @@ def audit_privacy(
         def told(what: str, done: int, total: int) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
-        audit = LeakageAudit.of(run, shadows, seed, pictures, pick_device(device), told)
+        audit = LeakageAudit.of(run, shadows, questions, seed, pictures, pick_device(device), told)
         found, images = audit.made()
     written = found.save(run.path, images)
     _show(found)

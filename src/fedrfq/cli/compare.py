@@ -7,37 +7,31 @@ from typing import Annotated, Any
 
 import typer
 
-from fedrfq.cli.options import Deterministic, Device, Json
-from fedrfq.cli.study import DryRun, MaxClients, Models, Out, StudyCommand
-
-NoControls = Annotated[
-    bool,
-    typer.Option(
-        "--no-controls", help="Leave out the methods without exchange: local, codes, self."
-    ),
-]
-NoTune = Annotated[
-    bool,
-    typer.Option("--no-tune", help="Leave every method its own λ; by default the best is chosen."),
-]
+from fedrfq.cli.study_options import Models, StudyOptions, with_study_options
 
 
+@with_study_options
 def compare(
+    options: StudyOptions,
     file: Annotated[
         Path,
         typer.Argument(
             metavar="STUDY.toml", help="The methods, settings and seeds to compare, as TOML."
         ),
     ],
-    out: Out = Path("runs"),
-    device: Device = "auto",
-    json: Json = False,
-    max_clients: MaxClients = None,
     models: Models = True,
-    deterministic: Deterministic = False,
-    no_controls: NoControls = False,
-    no_tune: NoTune = False,
-    dry_run: DryRun = False,
+    no_controls: Annotated[
+        bool,
+        typer.Option(
+            "--no-controls", help="Leave out the methods without exchange: local, codes, self."
+        ),
+    ] = False,
+    no_tune: Annotated[
+        bool,
+        typer.Option(
+            "--no-tune", help="Leave every method its own λ; by default the best is chosen."
+        ),
+    ] = False,
 ) -> None:
     """Compare methods: train every method in every setting with every seed.
 
@@ -48,7 +42,7 @@ def compare(
 
     Example: fedrfq compare examples/compare.toml
     """
-    from fedrfq.studies.study import Study
+    from fedrfq.cli import study
 
     words = ["compare", str(file)]
     changes: dict[str, Any] = {}
@@ -58,12 +52,13 @@ def compare(
     if no_tune:
         words.append("--no-tune")
         changes["tune"] = []
-    study = Study.load(file, kind="compare", changes=changes)
-    command = StudyCommand(words, out, device, json, max_clients, dry_run, models, deterministic)
-    command.carry_out(study, out / study.name)
+    wanted = study.load(options, file, kind="compare", changes=changes)
+    study.run(options, wanted, options.out / wanted.name, words, models=models)
 
 
+@with_study_options
 def robustness(
+    options: StudyOptions,
     file: Annotated[
         Path,
         typer.Argument(
@@ -71,13 +66,7 @@ def robustness(
             help="The attacks, detectors, numbers of attackers and seeds to try, as TOML.",
         ),
     ],
-    out: Out = Path("runs"),
-    device: Device = "auto",
-    json: Json = False,
-    max_clients: MaxClients = None,
     models: Models = True,
-    deterministic: Deterministic = False,
-    dry_run: DryRun = False,
 ) -> None:
     """Test detectors against attacks: train every combination with every number of attackers.
 
@@ -86,9 +75,8 @@ def robustness(
 
     Example: fedrfq robustness examples/robustness.toml
     """
-    from fedrfq.studies.study import Study
+    from fedrfq.cli import study
 
-    study = Study.load(file, kind="robustness")
+    wanted = study.load(options, file, kind="robustness")
     words = ["robustness", str(file)]
-    command = StudyCommand(words, out, device, json, max_clients, dry_run, models, deterministic)
-    command.carry_out(study, out / study.name)
+    study.run(options, wanted, options.out / wanted.name, words, models=models)

@@ -93,7 +93,7 @@ def predict(
 def _client_model(path: Path, client: int, modules: Sequence[str]) -> ClientModel:
     """Return a client's model, from a run directory or from a network client's folder."""
     from fedrfq.data.image_form import AS_FOUND
-    from fedrfq.node.client import MODEL, place
+    from fedrfq.node.client_learning import MODEL, place
     from fedrfq.node.membership.identity import load
     from fedrfq.runs.inference import ClientModel
     from fedrfq.runs.run_directory import RunDirectory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -51,7 +52,7 @@ def new(
     say(console, "\nTry next:")
     say(console, f"  {command_line('run', '--plugin', file, *example_settings(kind, name))}")
     say(console, f"  {command_line('check', file)}  # does it keep its contract?")
-    say(console, f"  python -m pytest {test}")
+    say(console, f"  {shlex.quote(sys.executable)} -m pytest {test}")
 
 
 def check(

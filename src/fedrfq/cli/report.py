@@ -63,4 +63,7 @@ def _page(runs: list[Path], single: bool) -> ReportPage:
 
     if single:
         return run_page.page(runs[0])
-    return comparison_page.page(runs)
+    page = comparison_page.page(runs)
+    for line in page.left_out:
+        say(Console(stderr=True), line)
+    return page

@@ -170,12 +170,15 @@ def _page(session: Session, watch: bool) -> Iterator[None]:
 
 def _train(session: Session, json: bool) -> None:
     """Train to the end with a progress bar; on Ctrl-C or SIGTERM, save and say how to continue."""
+    from fedrfq.runs import given_modules
+
     errors = Console(stderr=True)
     try:
         _advance(session, errors)
     except KeyboardInterrupt:
         session.stop()
-        again = command_line("resume", session.runs[0].path)
+        modules = given_modules.options(session.loop.experiments[0])
+        again = command_line("resume", session.runs[0].path, *modules)
         say(errors, f"stopped after round {session.state.round}; continue with: {again}")
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:

@@ -6,11 +6,12 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -94,3 +95,18 @@ def terminated_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
+def interruptible(
+    last_words: Callable[[], str] = str, console: Console | None = None
+) -> Iterator[None]:
+    """End the program on Ctrl-C or SIGTERM, with a last line on standard error unless told."""
+    try:
+        with terminated_as_interrupt():
+            yield
+    except KeyboardInterrupt:
+        words = last_words()
+        if words:
+            say(console or Console(stderr=True), words)
+        raise typer.Exit(INTERRUPTED) from None

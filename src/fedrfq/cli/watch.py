@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from fedrfq.cli.options import run_paths
-from fedrfq.cli.terminal import INTERRUPTED, say, terminated_as_interrupt
+from fedrfq.cli.terminal import interruptible, say
 
 
 def watch(
@@ -44,11 +44,8 @@ def watch(
 
     vega.check()
     serving = Watch(watched(paths)).serve(port, lambda address: _say_where(address, open_))
-    try:
-        with terminated_as_interrupt():
-            asyncio.run(serving)
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+    with interruptible():
+        asyncio.run(serving)
 
 
 def _say_where(address: str, open_: bool) -> None:

@@ -6,6 +6,7 @@ against = ["fedproto"]          optional: the methods that printed differences a
                                 prototypes (table.json has the differences of all pairs)
 controls = true                 optional: local, codes and self stand beside the methods by default
 tune = [0.1, 0.3, 1, 4]         optional: the λ to try (see tuning.py); [] to tune nothing
+[no_worse]                      optional: a method that is worse than others nowhere (no_worse.py)
 [axes]
 method = ["local", "fedproto"]  the methods; any other axes make up the settings
 
@@ -29,18 +30,19 @@ from fedrfq.studies.claims import claims
 from fedrfq.studies.differences import Pair, difference_sheets, pairs, places, read_against
 from fedrfq.studies.grid import EndedRun
 from fedrfq.studies.measures import MEASURES, Measure, MeasuredRuns, lam_of
+from fedrfq.studies.no_worse import NoWorse
 from fedrfq.studies.pictures import Facet, PlotLine, draw_facets, round_lines, slug
 from fedrfq.studies.plan import GridPlan
 from fedrfq.studies.sheets import NOTHING, Cell, Columns, Sheet, number, plus_minus
 from fedrfq.studies.study import Study, section
 from fedrfq.studies.tuning import ChosenLam, Tuning, read_lams, tuning_sheet, with_chosen
 
-KEYS = ("target", "against", "controls", "tune", "claims", *grids.KEYS)
+KEYS = ("target", "against", "controls", "tune", "claims", "no_worse", *grids.KEYS)
 # Methods without exchange. One that sends something must beat them all.
 CONTROLS = ("local", "codes", "self")
 ALL = "all settings"
 _MEANS = (
-    *("own_std", "prototype_std", "parameters", "bytes", "collapsed", "seconds"),
+    *("own_std", "prototype_std", "ece", "parameters", "bytes", "collapsed", "seconds"),
     "rounds_to_target",
 )
 # Measures that are called otherwise in a comparison's files.
@@ -54,6 +56,7 @@ class ComparePlan(GridPlan):
     target: float | None
     against: tuple[str, ...]
     tuning: Tuning
+    no_worse: NoWorse | None
     chosen: tuple[ChosenLam, ...] = ()  # once the runs of the tuning have ended
 
     spreads: ClassVar[Sequence[str]] = ("own", "prototype", "all_classes", "held", "unheld")
@@ -64,7 +67,7 @@ class ComparePlan(GridPlan):
         "all_classes": "all classes, points",
     }
     before_name: ClassVar[str] = "tuning λ"
-    before_switch: ClassVar[str] = "--no-tune"
+    before_switch: ClassVar[str] = "--no-tune, or tune = [] in the study"
 
     @staticmethod
     def of(study: Study) -> ComparePlan:
@@ -96,6 +99,7 @@ class ComparePlan(GridPlan):
             target=_target(table),
             against=_against(table, by_method, list(asked)),
             tuning=Tuning.of(study.seeds, read_lams(table.get("tune")), tunable),
+            no_worse=NoWorse.of(table, set(by_method)),
         )
 
     @property
@@ -126,13 +130,18 @@ class ComparePlan(GridPlan):
 
     def whole(self, measured: MeasuredRuns) -> dict[str, Any]:
         """Return everything as plain values, as table.json has it."""
+        found = self._pairs(measured)
+        judged = None
+        if self.no_worse is not None:
+            judged = self.no_worse.plain(self.no_worse.bounds(found, self.settings))
         return {
             **super().whole(measured),
             "target": self.target,
             "equal": {", ".join(a): ", ".join(b) for a, b in self.axes.equal("method").items()},
             "left_out": list(self.axes.impossible),
             "tuning": [asdict(choice) for choice in self.chosen],
-            "pairs": [pair.plain("method", "setting") for pair in self._pairs(measured)],
+            "no_worse": judged,
+            "pairs": [pair.plain("method", "setting") for pair in found],
         }
 
     def cell(self, measured: MeasuredRuns, labels: Labels) -> Cell:
@@ -164,12 +173,18 @@ class ComparePlan(GridPlan):
             )
             for setting in self.settings
         ]
-        sheets += difference_sheets(
-            self._pairs(measured), self.against, self.printed, "method", "setting"
-        )
+        found = self._pairs(measured)
+        sheets += difference_sheets(found, self.against, self.printed, "method", "setting")
+        if self.no_worse is not None:
+            bounds = self.no_worse.bounds(found, self.settings)
+            sheets.append(self.no_worse.sheet(bounds, self._titles()))
         if self.chosen:
             sheets.append(tuning_sheet(self.chosen, self.tuning.seeds))
         return sheets
+
+    def _titles(self) -> dict[str, str]:
+        """Return what the accuracies are called."""
+        return {name: self.measures[name].title for name in self.spreads}
 
     def columns(self) -> Columns:
         """Return the columns of a setting's table."""
@@ -181,7 +196,7 @@ class ComparePlan(GridPlan):
             "λ": lambda cell: number(cell["lam"], "g"),
             "own head, %": lambda cell: _accuracy(cell, "own") or "diverged",
             "nearest prototype, %": lambda cell: _accuracy(cell, "prototype") or NOTHING,
-            "all classes, %": lambda cell: plus_minus(cell["all_classes"]),
+            "all classes (held / not held), %": _on_all_classes,
             **target,
             "values per round": lambda cell: number(cell["parameters"]),
             "bytes per round": lambda cell: number(cell["bytes"]),
@@ -197,8 +212,8 @@ class ComparePlan(GridPlan):
         note = (
             f"Seeds: {len(self.study.seeds)}. Accuracies are means over seeds ± standard deviation "
             "over clients (± standard deviation over seeds), on the classes that a client holds; "
-            "on all classes ± standard deviation over seeds. Values and bytes are those that all "
-            "clients together upload."
+            "on all classes ± standard deviation over seeds, with all classes allowed as answers. "
+            "Values and bytes are those that all clients together upload."
         )
         if self.target is not None:
             note += (
@@ -274,6 +289,16 @@ def _accuracy(cell: Cell, name: str) -> str:
     if accuracy.std is not None:
         text += f" (± {accuracy.std:.2f})"
     return text
+
+
+def _on_all_classes(cell: Cell) -> str:
+    """Return the accuracy on all classes, and on those that a client holds and the others."""
+    text = plus_minus(cell["all_classes"])
+    parts = [cell[name] for name in ("held", "unheld")]
+    if None in parts:
+        return text
+    held, unheld = [f"{part.mean:.2f}" for part in parts]
+    return f"{text} ({held} / {unheld})"
 
 
 def _reached(cell: Cell) -> str:

@@ -84,9 +84,10 @@ class GridStep:
 class Grid:
     """Distinct experiments of one name, and how far each of them is.
 
-    At most `most` clients are trained at once. Trained models are removed unless `keep`. Without
-    `resume`, runs that were begun but have not ended start again. `dataset` is that of all
-    experiments where it was given as an object and cannot be loaded by its name.
+    At most `most` clients are trained at once, by default as many as suit the device. Trained
+    models are removed unless `keep`. Without `resume`, runs that were begun but have not ended
+    start again. `dataset` is that of all experiments where it was given as an object and cannot be
+    loaded by its name.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Grid:
         experiments: Iterable[Experiment],
         out: Path,
         device: torch.device,
-        most: int,
+        most: int | None,
         keep: bool,
         *,
         resume: bool = True,
@@ -109,7 +110,7 @@ class Grid:
         self.ended = {key: self._with_reruns(end) for key, end in self.ended.items()}
         if not resume:
             begun = {}
-        self.stacks = plan(self.wanted, self.ended, begun, most)
+        self.stacks = plan(self.wanted, self.ended, begun, most or MAX_CLIENTS[device.type])
         self.session: Session | None = None
         self._given = dataset
         self._dataset: Dataset | None = None  # the last one loaded: stacks in a row share it

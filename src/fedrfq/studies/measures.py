@@ -247,13 +247,21 @@ class MeasuredRuns:
         """Return the figure's mean over the seeds that have it."""
         return mean(self.values(measure, labels))
 
+    def share(self, part: str, whole: str, labels: Labels) -> float | None:
+        """Return the sum of a figure divided by that of another, over all seeds together."""
+        of = total(self.values(whole, labels))
+        if not of:
+            return None
+        return total(self.values(part, labels)) / of
+
     def count(self, labels: Labels) -> int:
         """Count the finished runs of a combination; a `where` rule may give it fewer seeds."""
-        return sum(at == labels for at, _ in self.axes.experiments) - self.gone(labels)
+        runs = sum((labels, seed) in self.axes.experiments for seed in self.axes.seeds)
+        return runs - self.gone(labels)
 
     def gone(self, labels: Labels) -> int:
         """Count the runs of a combination that diverged."""
-        return sum(at == labels for at, _ in self.diverged)
+        return sum((labels, seed) in self.diverged for seed in self.axes.seeds)
 
     def seeds_in_words(self, combinations: Iterable[Labels]) -> str:
         """Say over how many seeds the means of these combinations are taken."""

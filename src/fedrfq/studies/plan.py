@@ -46,7 +46,7 @@ class Plan(ABC):
 
     keep: ClassVar[bool] = False  # whether the runs' trained models are needed
     before_name: ClassVar[str] = ""  # what `before` is for, in a word
-    before_switch: ClassVar[str] = ""  # the option that leaves it out
+    before_switch: ClassVar[str] = ""  # what leaves it out
 
     @property
     def before(self) -> Sequence[Experiment]:

@@ -11,8 +11,7 @@
     [[claims]]            what is said of the labels, to be judged by the runs (claims.py)
     [quick]               what --quick changes, so that the study takes minutes on two cores
 
-The other keys belong to the kind. Files from before there were axes are understood: `methods` and
-`settings` of a comparison, `attacks`, `detectors` and `attackers` of a robustness study.
+The other keys belong to the kind.
 """
 
 from __future__ import annotations
@@ -29,16 +28,14 @@ from fedrfq.files.toml import Table
 
 _COMMANDS = ("compare", "robustness")  # the kinds that have a command of their own
 _COMMON_KEYS = ("name", "title", "kind", "claim", "seeds", "quick")
-# The keys that older files have in the place of axes, in the order in which they were combined.
-_BEFORE_AXES = {
+# Keys of files from before there were axes.
+_NOW_AXES = {
     "settings": "setting",
     "methods": "method",
     "attacks": "attack",
     "detectors": "detector",
     "attackers": "attackers",
 }
-# Under these keys a label had the options of the attack or detector itself.
-_WITHOUT_SECTION = ("attacks", "detectors")
 # Where `experiments/` is: in an installed package, and in a checkout.
 _PLACES = (Path(__file__).parents[1] / "experiments", Path(__file__).parents[3] / "experiments")
 _NOT_STUDIES = ("paper",)  # the figures that the paper prints
@@ -82,7 +79,7 @@ class Study:
         quick_changes = section(table, "quick")
         if quick:
             table = _quickened(table, quick_changes)
-        table = _with_axes({**table, **(changes or {})})
+        table = {**table, **(changes or {})}
         # After [quick], which may have its own `only`: the caller's choice counts.
         if only:
             labels = {axis: list(chosen) for axis, chosen in only.items()}
@@ -109,12 +106,24 @@ class Study:
             runs=runs or name,
         )
 
+    @property
+    def papers_claim(self) -> str:
+        """The paper's claim as a line to print; empty if the study has none."""
+        if not self.claim:
+            return ""
+        return f"The paper: {self.claim}"
+
     def check_keys(self, names: Sequence[str]) -> None:
         """Refuse keys of the file that are neither those of all studies nor among these."""
         # Imported here: those who look only at a study's title need no PyTorch.
         from fedrfq.experiment import check_keys
 
-        check_keys(self.table, [*_COMMON_KEYS, *names, *_BEFORE_AXES], "")
+        for key, axis in _NOW_AXES.items():
+            if key in self.table:
+                raise UserError(
+                    f"{key} are an axis now: write axes.{axis} = […] or [axes.{axis}.…]"
+                )
+        check_keys(self.table, [*_COMMON_KEYS, *names], "")
 
 
 def _quickened(table: Table, changes: Mapping[str, Any]) -> Table:
@@ -126,24 +135,6 @@ def _quickened(table: Table, changes: Mapping[str, Any]) -> Table:
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         table = {**table, "experiment": without_replaced_kinds(dict(before), after)}
     return toml.merge(table, changes)
-
-
-def _with_axes(table: Table) -> Table:
-    """Return the table of a file from before there were axes as one that has them."""
-    old = [key for key in _BEFORE_AXES if key in table]
-    if not old:
-        return table
-    if "axes" in table:
-        raise UserError(f"a study with axes has no {old[0]}; make them an axis too")
-    axes: Table = {}
-    for key in old:
-        labels = table[key]
-        axis = _BEFORE_AXES[key]
-        if key in _WITHOUT_SECTION and isinstance(labels, Mapping):
-            labels = {label: {axis: options} for label, options in labels.items()}
-        axes[axis] = labels
-    rest = {key: value for key, value in table.items() if key not in _BEFORE_AXES}
-    return {**rest, "axes": axes}
 
 
 def _text(table: Table, key: str, default: str) -> str:
