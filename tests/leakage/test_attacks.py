@@ -8,7 +8,7 @@ from fedrfq.data.partition import Partition
 from fedrfq.engine.threads import one_thread
 from fedrfq.leakage.candidates import Candidates, candidates, partitions
 from fedrfq.leakage.class_counts import count_figures
-from fedrfq.leakage.inversion import PublicImages, decoded, optimised, psnr, ssim
+from fedrfq.leakage.inversion import PublicImages, Wanted, decoded, optimised, psnr, ssim
 from fedrfq.leakage.known_others import best_auc, without_noise
 from fedrfq.leakage.likelihood_ratio import log_ratios
 from fedrfq.leakage.membership import UploadForm, attacked
@@ -220,15 +220,25 @@ def test_pixels_are_found_from_a_vector_that_tells_them():
     assert psnr(made, image) > psnr(flat, image) + 5
 
 
-def test_a_decoder_learns_from_public_images_what_a_vector_looks_like():
+def _grey(value, noise):
+    """Return how bright a decoder makes an image, given a noisy vector that says so."""
     generator = torch.Generator().manual_seed(0)
     shades = 255 * torch.rand((80, 1, 1, 1), generator=generator).expand(-1, 1, 4, 4)
     vectors_PV = shades[:, 0, :2, 0] / 255
     public = PublicImages(shades, vectors_PV[None], torch.tensor([0]), torch.tensor([80]))
-    wanted_RV = torch.full((1, 2), 0.8)
+    wanted = Wanted(torch.full((1, 2), value), torch.ones(1), torch.full((1,), noise))
     with one_thread():
-        made = decoded(wanted_RV, torch.tensor([1]), public, generator)
-    assert abs(float(made.mean()) - 0.8 * 255) < 20
+        return float(decoded(wanted, public, generator).mean())
+
+
+def test_a_decoder_learns_from_public_images_what_a_vector_looks_like():
+    assert abs(_grey(0.8, 0.0) - 0.8 * 255) < 20
+
+
+def test_a_decoder_believes_noisy_vectors_the_less():
+    """Where noise drowns all that images differ in, the average image is the best guess."""
+    assert _grey(5.0, 0.0) > 250
+    assert abs(_grey(5.0, 10.0) - 128) < 40
 
 
 def test_an_image_is_like_itself():

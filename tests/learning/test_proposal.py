@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -127,3 +128,14 @@ def test_six_hundred_small_pictures_run_in_one_go(tmp_path: Path) -> None:
     assert line.endswith("--set model.name=mlp")
     fedrfq("run", *asked, *line.split())
     assert list((tmp_path / "r").glob("*/*/result.json"))
+
+
+def test_for_data_from_python_it_is_in_python() -> None:
+    dataset = samples([12, 300, 300], [4, 40, 40])
+    given = experiment.from_table({"data": {"name": "given:arrays"}, "clients": 30})
+    with pytest.raises(UserError, match=LINE) as error:
+        deal(given, dataset)
+    (line,) = LINE.findall(str(error.value))
+    changes = ast.literal_eval(line)
+    assert changes["clients"] < 30
+    deal(experiment.from_table({**given.table(), **changes}), dataset)

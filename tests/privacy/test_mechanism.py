@@ -58,6 +58,15 @@ def test_vectors_far_beyond_the_norm_are_clipped(length: float) -> None:
         assert SCALE.length**2 * 0.99 <= exact_square(q_V) <= SCALE.length**2
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_vector_that_is_no_number_is_as_if_it_were_0(value: float) -> None:
+    z_NV = samples(3)
+    z_NV[1, 0] = value
+    q_NV = clipped(z_NV, SCALE.length)
+    assert not q_NV[1].any()
+    assert (q_NV[::2] == clipped(samples(3), SCALE.length)[::2]).all()
+
+
 def test_a_norm_whose_squares_do_not_fit_is_refused() -> None:
     assert Privacy(noise=2.0).scale(2.0**16, VALUES).length ** 2 < 2**62
     with pytest.raises(UserError, match=r"public\.norm = 65537 is too large"):

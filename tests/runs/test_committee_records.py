@@ -126,6 +126,13 @@ def test_stacked_runs_resume_with_their_committees(tmp_path: Path) -> None:
     for run in runs:
         (checkpoint,) = (run / "checkpoints").iterdir()
         checkpoint.unlink()
+    # Of a release that decided otherwise.
+    federation = runs[0] / "federation.toml"
+    text = federation.read_text()
+    federation.write_text(text.replace("decisions = 1\n", "decisions = 2\n"))
+    with pytest.raises(UserError, match=r"federation\.toml names version 2 of the decisions"):
+        Session.resume(runs[0], CPU)
+    federation.write_text(text)
     session = Session.resume(runs[0], CPU)
     assert session.state.round == 0
     assert len(list(session.advance())) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from fedrfq import experiment
 from fedrfq.errors import UserError
-from fedrfq.learning.public import noisy_exchange
+from fedrfq.learning.public.exchange import PublicExchange
 from fedrfq.privacy.accountant import epsilon
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import Session
@@ -194,7 +194,7 @@ def test_samples_reach_the_mechanism_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With noise, the statistics without it are not even computed."""
-    monkeypatch.setattr(noisy_exchange.PublicExchange, "uploads", None)
+    monkeypatch.setattr(PublicExchange, "uploads", None)
     session = Session.begin([experiment.load(sets=PRIVATE)], CPU, tmp_path)
     next(session.advance())
     session.close()

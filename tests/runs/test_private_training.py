@@ -8,12 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import dp_accounting
+import numpy as np
 import pytest
 from dp_accounting import pld
 
 from fedrfq import experiment
+from fedrfq.data import Dataset
+from fedrfq.engine.engine import Engine
 from fedrfq.errors import UserError
+from fedrfq.experiment import from_table
+from fedrfq.learning.public import noisy_exchange
+from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.privacy.accountant import NoisySteps, epsilon
+from fedrfq.privacy.mechanism import NoisyStatistics, noisy_statistics
 from fedrfq.privacy.trained_rounds import TrainedRounds
 from fedrfq.runs.session import Session
 from support.command import CPU, fedrfq, only_run, sets
@@ -132,6 +139,21 @@ def test_clients_count_alike_because_their_numbers_of_samples_are_secret(
     assert seen == [[[1, 1, 1]]]
 
 
+def test_statistics_without_noise_are_not_covered_and_it_is_said() -> None:
+    """The models have noise, and what is uploaded on the public map has none."""
+    public = [*PRIVATE, "public.name=random"]
+    assert "set privacy.noise" in experiment.load(sets=public).uncovered()
+    assert "no ε" in fedrfq("run", *sets(public), "--dry-run").stdout
+    assert not experiment.load(sets=[*public, "privacy.noise=2.0"]).uncovered()
+
+
+def test_a_loss_over_classes_is_refused() -> None:
+    """A sample by itself would silently make it the loss over samples."""
+    changed = [*PRIVATE, "method.name=fedrfq", "method.reduction=classes"]
+    with pytest.raises(UserError, match=r"set method\.reduction = 'samples'"):
+        experiment.load(sets=changed)
+
+
 def test_prototypes_are_not_covered_and_it_is_said(tmp_path: Path) -> None:
     made = experiment.load(sets=[*PRIVATE, "method.name=fedproto"])
     assert "uploads means of its samples' features without noise" in made.uncovered()
@@ -169,3 +191,112 @@ def test_experiments_without_it_keep_their_hashes() -> None:
     assert "dp_noise" not in experiment.load(sets=[]).table()["train"]
     private = experiment.load(sets=PRIVATE)
     assert experiment.from_table(private.table()) == private
+
+
+# Round 1 exchanges statistics on a public map, and round 2 prototypes.
+PROTOTYPES = [
+    *(key for key in PRIVATE if not key.startswith("method.")),
+    "method.name=fedproto",
+    "public.name=random",
+    "public.first=8",
+    "public.second=4",
+    "detector.name=adaptive",
+    "committee.name=simulated",
+    "privacy.noise=2.0",
+    "privacy.prototype_norm=4.0",
+]
+
+
+@pytest.fixture(scope="module")
+def covered(_data_folder: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("covered")
+    fedrfq("run", *sets(PROTOTYPES), "--out", out)
+    return only_run(out).path
+
+
+def test_noisy_prototypes_of_models_trained_with_noise_have_an_epsilon(covered: Path) -> None:
+    """It is that of all steps and of both uploads together."""
+    spent = by_hand(8, 2.0, 2.0)
+    claims = json.loads((covered / "privacy.json").read_text())["clients"]
+    for row in claims:
+        assert (row["steps"], row["uploads"], row["why"]) == (8, 2, "")
+        assert row["epsilon"] == pytest.approx(spent, abs=1e-4)
+    planned = fedrfq("run", *sets(PROTOTYPES), "--dry-run").stdout
+    assert f"ε = {spent:.4g} at δ = 1e-05 after 2 uploads and 8 steps" in planned
+
+
+def test_prototypes_are_drawn_once_and_verified_as_they_lie_on_the_disk(covered: Path) -> None:
+    names = {file.name for file in (covered / "privacy").glob("*.upload")}
+    assert names == {f"run-{number}-{client}.upload" for number in (1, 2) for client in range(3)}
+    fedrfq("verify", covered, "--recompute")
+
+
+def test_prototypes_have_the_noise_that_was_agreed_on(mnist: Dataset) -> None:
+    narrow = ["privacy.noise=0.3", "privacy.prototype_norm=16", "privacy.count_share=0.9"]
+    loop = RoundLoop([experiment.load(sets=[*PROTOTYPES, *narrow])], mnist, CPU)
+    (sent,) = loop._upload(2, loop.start().params, [[0, 1, 2]])
+    # What one sample changes is 16 / √(1 − 0.9).
+    noise = 0.3 * 16 / 0.1**0.5
+    assert sent.noise is not None
+    assert sent.noise.sigma / 2**14 == pytest.approx(noise, rel=1e-3)
+    held_KJ = loop.held_KJ.numpy()
+    assert (sent.held_KJ == held_KJ).all()
+    sums = sent.values_KJV[held_KJ] * sent.counts_KJ[held_KJ][:, None] / 2**14
+    # Beside it the sums of four samples' features are small.
+    assert sums.std() == pytest.approx(noise, rel=0.25)
+
+
+def test_each_client_draws_of_its_own_features_and_none_leave_without_noise(
+    mnist: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two runs in one stack, and of clients with two kinds of models."""
+    cohorts = [{"clients": 1, "channels": 4}, {"clients": 2, "channels": 6}]
+    plain = experiment.load(sets=PROTOTYPES)
+    runs = [from_table({**plain.table(), "cohorts": cohorts, "seed": seed}) for seed in (0, 1)]
+    with pytest.raises(UserError, match="cannot be stacked"):
+        RoundLoop(
+            [plain, experiment.load(sets=[*PROTOTYPES, "privacy.prototype_norm=0"])], mnist, CPU
+        )
+    loop = RoundLoop(runs, mnist, CPU)
+    state = loop.start()
+    means = [
+        engine.class_means(params, 10)[0]
+        for engine, params in zip(loop.engines, state.params, strict=True)
+    ]
+    seen = []
+
+    def drawn(z_NV: Any, y_N: Any, *more: Any, **named: Any) -> NoisyStatistics:
+        seen.append((z_NV, y_N))
+        return noisy_statistics(z_NV, y_N, *more, **named)
+
+    monkeypatch.setattr(noisy_exchange, "noisy_statistics", drawn)
+    monkeypatch.setattr(Engine, "class_means", None)
+    loop._upload(2, state.params, [[0, 1, 2], [0, 1, 2]])
+    # Run after run: first the client of one kind, then the two of the other.
+    expected = [means[0][0], *means[1][:2], means[0][1], *means[1][2:]]
+    indices = [index for partition in loop.partitions for index in partition.train]
+    for (z_NV, y_N), means_JV, index in zip(seen, expected, indices, strict=True):
+        assert sorted(y_N) == sorted(mnist.train_y[index])
+        for label in np.unique(y_N):
+            assert z_NV[y_N == label].mean(0) == pytest.approx(means_JV[label].numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (["privacy.noise=0"], "set privacy.noise, or remove it"),
+        (["train.dp_noise=0"], "set train.dp_noise"),
+        (["method.name=fedavg"], "'fedavg' uploads no prototypes"),
+        (["method.name=local"], "'local' uploads no prototypes"),
+        (["privacy.prototype_norm=-1"], "privacy.prototype_norm must be 0 to"),
+        (["privacy.prototype_norm=0.01"], "raise privacy.prototype_norm"),
+    ],
+)
+def test_noise_in_prototypes_is_refused_without_the_rest(changes: list[str], why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        experiment.load(sets=[*PROTOTYPES, *changes])
+
+
+def test_prototypes_without_noise_have_no_epsilon() -> None:
+    planned = fedrfq("run", *sets([*PROTOTYPES, "privacy.prototype_norm=0"]), "--dry-run").stdout
+    assert "train.dp_noise covers the model alone: set privacy.prototype_norm" in planned

@@ -14,7 +14,7 @@ from fedrfq.data import Dataset
 from fedrfq.files import tensors
 from fedrfq.learning.public.classifier_file import CLASSIFIERS
 from fedrfq.learning.round_loop import RoundLoop
-from fedrfq.node.client import MODEL, participant
+from fedrfq.node.client_learning import MODEL, participant
 from fedrfq.node.membership import founding, identity
 from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.runs.inference import ClientModel

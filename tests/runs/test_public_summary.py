@@ -64,6 +64,20 @@ def test_the_table_has_each_way_to_predict(exchanged: RunDirectory) -> None:
             f"{found[f'{way}_accuracy_{part}']:.2f} %" for part in ("all", "held", "unheld")
         )
         assert rows[f"… by {label}"] == f"{on_all} (held {held}, not held {unheld})"
+    final, public, head = [f"{found[f'{way}ece']:.2f} %" for way in ("", "public_", "head_")]
+    assert rows["calibration error (ECE)"] == (
+        f"{final} ({public} by public map alone, {head} by own head alone)"
+    )
+
+
+def test_the_report_draws_the_calibration_error_of_each_way(exchanged: RunDirectory) -> None:
+    found = result(exchanged)
+    rows = figures(exchanged.path)["calibration"].rows
+    assert {row["way"]: row["ece"] for row in rows} == {
+        "final prediction": found["ece"],
+        "public map alone": found["public_ece"],
+        "own head alone": found["head_ece"],
+    }
 
 
 def test_the_result_has_all_bytes_and_the_map(exchanged: RunDirectory) -> None:

@@ -18,20 +18,20 @@ from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
 from fedrfq.leakage.candidates import Candidates, candidates, partitions
 from fedrfq.leakage.class_counts import CountFigures, count_figures
-from fedrfq.leakage.known_others import without_noise
+from fedrfq.leakage.inversion import Wanted
 from fedrfq.leakage.likelihood_ratio import inverse_covariance
+from fedrfq.leakage.map_uploads import NOISELESS, MapUpload, map_uploads
 from fedrfq.leakage.membership import Recorded, UploadForm, attacked, forms
 from fedrfq.leakage.rebuilt import PublicPool, Rebuilt, drawn, rebuilt
 from fedrfq.leakage.record import LeakageFigures, MembershipRow
 from fedrfq.leakage.roc import Floats, Roc
 from fedrfq.leakage.shadows import Seen, TrainedStack, trained
-from fedrfq.leakage.with_noise import NoisyForm, known_others
+from fedrfq.leakage.with_noise import NoisyForm
 from fedrfq.learning.draws import attackers, deal
 from fedrfq.learning.public.features import vectors
 from fedrfq.methods import METHODS
 from fedrfq.models.stacked import LAYOUTS
-from fedrfq.prototypes.fixed_point import FRACTION_BITS, Precision
-from fedrfq.prototypes.pooling import Pool
+from fedrfq.privacy.cost import auc
 from fedrfq.runs.environment import here
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.snapshot import PrototypeSnapshot
@@ -39,17 +39,10 @@ from fedrfq.runs.snapshot import PrototypeSnapshot
 # Called with what is being done, how much of it is done, and how much there is.
 Told = Callable[[str, int, int], None]
 
-SHADOWS = 16
-PICTURES = 6
 # Federations on a public map cost hardly anything: nothing is trained.
 _MAP_SHADOWS = 24
-# Bits at which uploads are attacked besides those that were sent.
-_BITS = (8, 4)
 # Clients of all federations together: it bounds memory and time.
 _MAX_CLIENTS = 50_000
-# Questions to noisy uploads by who knows all others; each takes fresh noise.
-_QUESTIONS = 2000
-_UNPOOLED = Pool("none")
 _SHADOW = "with shadows"
 _RUN_ALONE = "with shadows, on this run alone"
 _KNOWS_OTHERS = "knows all other samples"
@@ -64,6 +57,7 @@ class LeakageAudit:
     dataset: Dataset
     partition: Partition
     shadows: int
+    questions: int
     seed: int
     pictures: int
     device: torch.device
@@ -73,7 +67,13 @@ class LeakageAudit:
 
     @staticmethod
     def of(
-        run: RunDirectory, shadows: int, seed: int, pictures: int, device: torch.device, told: Told
+        run: RunDirectory,
+        shadows: int,
+        questions: int,
+        seed: int,
+        pictures: int,
+        device: torch.device,
+        told: Told,
     ) -> LeakageAudit:
         """Load the run's data, and deal them as the run did."""
         # Of the code that is loaded now: files may change while the audit runs.
@@ -93,7 +93,17 @@ class LeakageAudit:
             )
         partition = deal(experiment, dataset)
         return LeakageAudit(
-            run, experiment, dataset, partition, shadows, seed, pictures, device, told, revision
+            run,
+            experiment,
+            dataset,
+            partition,
+            shadows,
+            questions,
+            seed,
+            pictures,
+            device,
+            told,
+            revision,
         )
 
     def made(self) -> tuple[LeakageFigures, bytes]:
@@ -102,11 +112,12 @@ class LeakageAudit:
         shown: list[Rebuilt] = []
         if self.experiment.public.used:
             rows += self._on_map()
+            self._note_uploads()
             shown += self._rebuilt(self._map_inverted)
         if self.experiment.method.exchanges:
             stacks = self._trained()
             rows += [row for stack in stacks for row in self._on_prototypes(stack)]
-            shown += self._rebuilt(lambda asked: self._prototypes_inverted(asked, stacks[-1]))
+            shown += self._rebuilt(lambda asked: [self._prototypes_inverted(asked, stacks[-1])])
         if self.experiment.method.centres:
             name = name_of(METHODS, self.experiment.method)
             self.notes.append(f"{name} uploads models, which are not attacked here.")
@@ -150,47 +161,39 @@ class LeakageAudit:
     def _vectors(self, index_N: Ints) -> Tensor:
         return vectors(self.experiment.public, self.dataset, "train", index_N, torch.device("cpu"))
 
-    def _on_map(self) -> list[MembershipRow]:
-        """Attack the means on the public map: as they were sent, and without noise."""
+    @cached_property
+    def _map_uploads(self) -> list[MapUpload]:
+        classes = len(self.dataset.classes)
+        return map_uploads(self.run, self.experiment, classes, self.honest)
+
+    def _on_map(self) -> Iterator[MembershipRow]:
+        """Attack the means on the public map."""
         asked = self._asked(max(self.shadows, _MAP_SHADOWS))
         seen = [Seen.of(one, self._on_all(one)) for one in asked]
+        members = float(np.mean([one.asked.members for one in seen]))
         covariance_VV = self._map_covariance()
-        rows = []
-        if self.experiment.privacy.used:
-            rows += self._with_noise(seen, covariance_VV)
-        weigh_VV = inverse_covariance(covariance_VV)
-        sent = Precision(self.experiment.public.bits)
-        for number, form in enumerate(forms(_UNPOOLED, sent, _BITS)):
-            self.told("membership on the public map", number, 1 + len(_BITS))
-            name = f"means on the public map, {form.precision.bits} bits"
-            if self.experiment.privacy.used:
-                name += ", had there been no noise"
-            success = attacked(seen, form, {}, self._rng(1), weigh_VV)
-            rows.append(_row(name, _SHADOW, success.alike))
-            if not number:
-                rows.append(_row(name, _RUN_ALONE, success.run))
-            rows.append(_row(name, _KNOWS_OTHERS, without_noise(seen, form).roc(self._rng(2))))
-        return rows
+        for number, sent in enumerate(self._map_uploads):
+            self.told(f"membership: {sent.name}", number, len(self._map_uploads))
+            # Of single vectors: a mean's, times how many are behind it.
+            noise_VV = sent.form.deviation**2 / members * np.eye(len(covariance_VV))
+            weigh_VV = inverse_covariance(covariance_VV + noise_VV)
+            success = attacked(seen, sent.form, sent.recorded, self._rng(1), weigh_VV)
+            knowing = sent.known_others(seen, self.questions).roc(self._rng(2))
+            yield _row(sent.name, _SHADOW, success.alike, sent.form.most)
+            if sent.was_sent:
+                yield _row(sent.name, _RUN_ALONE, success.run, sent.form.most)
+            yield _row(sent.name, _KNOWS_OTHERS, knowing, sent.form.most)
 
-    def _with_noise(self, seen: list[Seen], covariance_VV: Floats) -> list[MembershipRow]:
-        """Attack statistics with the run's noise, drawn as its clients drew it."""
-        self.told("membership on the public map, with noise", 0, 1)
-        map_ = self.experiment.public
-        scale = self.experiment.privacy.scale(map_.limit(), map_.values())
-        form = NoisyForm(scale, Precision(map_.bits))
-        # A mean's noise is that of the sum, divided by the count.
-        noise = (scale.sigma / 2.0**FRACTION_BITS) ** 2
-        members = np.mean([one.asked.members for one in seen])
-        known_VV = covariance_VV + noise / members * np.eye(len(covariance_VV))
-        name = f"noisy means on the public map, {map_.bits} bits, noise {scale.sigma}"
-        success = attacked(seen, form, {}, self._rng(1), inverse_covariance(known_VV))
-        classes = [one.own_FND[0].numpy() for one in seen]
-        knowing = known_others(classes, form, _QUESTIONS).roc(self._rng(2))
-        return [
-            _row(name, _SHADOW, success.alike, form.most),
-            _row(name, _RUN_ALONE, success.run, form.most),
-            _row(name, _KNOWS_OTHERS, knowing, form.most),
-        ]
+    def _note_uploads(self) -> None:
+        """Say so where several uploads with noise allow more than the one that is attacked."""
+        experiment = self.experiment
+        uploads = sum(map(experiment.public.due, range(1, experiment.rounds + 1)))
+        if experiment.privacy.used and uploads > 1:
+            most = auc(experiment.privacy.noise, uploads)
+            self.notes.append(
+                f"Noisy means were sent {uploads} times, and those of round 1 were attacked: all "
+                f"of them together allow an AUC of {most:.3f}."
+            )
 
     def _on_all(self, one: Candidates) -> Tensor:
         """Return the candidates' vectors, which are the same in all federations."""
@@ -234,16 +237,33 @@ class LeakageAudit:
         number = stack.state.round
         asked = self._asked(self.shadows)
         seen = [Seen.by(stack, one) for one in asked]
-        experiment = self.experiment
         recorded = self._recorded(number)
-        for place, form in enumerate(forms(experiment.pool, experiment.method.precision(), _BITS)):
-            self.told(f"membership by prototypes of round {number}", place, 2 + len(_BITS))
-            name = f"prototypes of round {number}, {_words(form)}"
+        tried = self._prototype_forms()
+        for place, form in enumerate(tried):
+            self.told(f"membership by prototypes of round {number}", place, len(tried))
+            name = self._prototypes_name(form, number)
             sent = recorded if not place else {}
             success = attacked(seen, form, sent, self._rng(1))
             yield _row(name, _SHADOW, success.alike)
             if not place:
                 yield _row(name, _RUN_ALONE, success.run)
+
+    def _prototype_forms(self) -> list[UploadForm | NoisyForm]:
+        """Return the form in which prototypes were sent, and others."""
+        experiment = self.experiment
+        precision = experiment.method.precision()
+        found: list[UploadForm | NoisyForm] = [*forms(experiment.pool, precision)]
+        scale = experiment.privacy.prototype_scale(experiment.prototype_size())
+        if scale is not None:
+            found.insert(0, NoisyForm(scale, precision, experiment.pool))
+        return found
+
+    def _prototypes_name(self, form: UploadForm | NoisyForm, number: int) -> str:
+        pooled = "unpooled" if form.pool.name == "none" else "pooled"
+        name = f"prototypes of round {number}, {pooled}, {form.precision.bits} bits"
+        if isinstance(form, NoisyForm):
+            return f"noisy {name}"
+        return name + NOISELESS * (self.experiment.privacy.prototype_norm > 0)
 
     def _recorded(self, number: int) -> Recorded:
         """Return what the run's clients uploaded in a round, as far as it was recorded."""
@@ -260,7 +280,7 @@ class LeakageAudit:
 
     # Inversion.
 
-    def _rebuilt(self, invert: Callable[[list[Candidates]], Rebuilt]) -> list[Rebuilt]:
+    def _rebuilt(self, invert: Callable[[list[Candidates]], list[Rebuilt]]) -> list[Rebuilt]:
         """Invert some uploads: those of the fewest samples, where the most can be seen."""
         if self.dataset.train_x.dtype != np.uint8:
             self.notes.append("The samples are not images, so none were rebuilt from uploads.")
@@ -271,7 +291,7 @@ class LeakageAudit:
         self.told("rebuilding images from uploads", 0, 1)
         # A few small images: threads would mostly wait for each other.
         with one_thread():
-            return [invert(asked)]
+            return invert(asked)
 
     @cached_property
     def _pool(self) -> PublicPool:
@@ -280,22 +300,26 @@ class LeakageAudit:
     def _torch_rng(self) -> Generator:
         return torch.Generator().manual_seed(self.seed)
 
-    def _map_inverted(self, asked: list[Candidates]) -> Rebuilt:
+    def _map_inverted(self, asked: list[Candidates]) -> list[Rebuilt]:
+        """Invert the means on the public map: as they were sent and, with noise, without it."""
+        bits = self.experiment.public.bits
+        inverted = [sent for sent in self._map_uploads if sent.form.precision.bits == bits]
+        return [self._means_inverted(asked, sent) for sent in inverted]
+
+    def _means_inverted(self, asked: list[Candidates], sent: MapUpload) -> Rebuilt:
         map_ = self.experiment.public
 
         def to_vectors(images: Tensor) -> Tensor:
             return map_.scaled(map_.raw(images))
 
-        form = UploadForm(_UNPOOLED, Precision(map_.bits))
-        wanted = [form.uploads(self._vectors(one.index_C[: one.members])[None]) for one in asked]
+        own = [self._vectors(one.index_C[: one.members]) for one in asked]
         vectors_PV = to_vectors(self._pool.images)
-        public = self._pool.with_vectors(vectors_PV.expand(len(asked), -1, -1))
         return rebuilt(
-            f"means on the public map, {map_.bits} bits",
-            torch.from_numpy(np.concatenate(wanted)).float(),
+            sent.name,
+            sent.wanted(asked, own),
             asked,
             to_vectors,
-            public,
+            self._pool.with_vectors(vectors_PV.expand(len(asked), -1, -1)),
             self._pool,
             self.dataset,
             self._torch_rng(),
@@ -303,8 +327,8 @@ class LeakageAudit:
 
     def _prototypes_inverted(self, asked: list[Candidates], stack: TrainedStack) -> Rebuilt:
         """Invert prototypes through the clients' models, which the attacker has stolen."""
-        form = UploadForm(self.experiment.pool, self.experiment.method.precision())
-        wanted = [
+        form = self._prototype_forms()[0]
+        means = [
             form.uploads(stack.features(one.client, one.index_C[: one.members])[:1])
             for one in asked
         ]
@@ -317,8 +341,8 @@ class LeakageAudit:
         with torch.no_grad():
             vectors_RPV = torch.stack([model(self._pool.images) for model in models])
         return rebuilt(
-            f"prototypes of round {stack.state.round}, {_words(form)}, by who has the model",
-            torch.from_numpy(np.concatenate(wanted)).float(),
+            f"{self._prototypes_name(form, stack.state.round)}, by who has the model",
+            Wanted.of(np.concatenate(means), asked, form.deviation),
             asked,
             to_vectors,
             self._pool.with_vectors(vectors_RPV),
@@ -339,11 +363,6 @@ class LeakageAudit:
             return self.experiment.pool(c_1ND[0])
 
         return to_vectors
-
-
-def _words(form: UploadForm) -> str:
-    pooled = "unpooled" if form.pool.name == "none" else "pooled"
-    return f"{pooled}, {form.precision.bits} bits"
 
 
 def _row(upload: str, attacker: str, roc: Roc, most: float = 1.0) -> MembershipRow:

@@ -7,13 +7,16 @@ public map is everybody's; a client's own model is not, so there the attacker ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
+
+from fedrfq.leakage.candidates import Candidates
+from fedrfq.leakage.roc import Floats
 
 # Images R × C × H × W of values 0 to 255 become vectors R × V: a row may have a model of its own.
 ToVectors = Callable[[Tensor], Tensor]
@@ -58,6 +61,21 @@ def _roughness(images: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Wanted:
+    """Uploaded means, how many samples are behind each, and how much noise is in its values."""
+
+    means_RV: Tensor
+    counts_R: Tensor
+    noise_R: Tensor  # standard deviations; 0: none
+
+    @staticmethod
+    def of(means_RV: Floats, asked: Sequence[Candidates], deviation: float = 0.0) -> Wanted:
+        """Return means of candidates' samples; `deviation` is that of the noise in their sums."""
+        counts_R = torch.tensor([one.members for one in asked])
+        return Wanted(torch.from_numpy(means_RV).float(), counts_R, deviation / counts_R)
+
+
+@dataclass(frozen=True)
 class PublicImages:
     """Images that no client holds, sorted by class, with their vectors for each row."""
 
@@ -67,31 +85,33 @@ class PublicImages:
     size_J: Tensor  # classes without images are not listed
 
 
-def decoded(wanted_RV: Tensor, counts_R: Tensor, public: PublicImages, rng: Generator) -> Tensor:
-    """Return what decoders make of the wanted vectors, one decoder for each row.
+def decoded(wanted: Wanted, public: PublicImages, rng: Generator) -> Tensor:
+    """Return what decoders make of the wanted means, one decoder for each row.
 
-    Each learns to turn the mean vector of as many images of a class as the row counts into the mean
-    of these images.
+    Each learns to turn the mean vector of as many images of a class as the row counts, with as much
+    noise, into the mean of these images.
     """
     rows, _, values = public.vectors_RPV.shape
+    noise_R11 = wanted.noise_R[:, None, None]
     centre_R1V = public.vectors_RPV.mean(1, keepdim=True)
-    scale_R1V = public.vectors_RPV.std(1, keepdim=True) + 1e-3
+    scale_R1V = (public.vectors_RPV.var(1, keepdim=True) + noise_R11**2).sqrt() + 1e-3
     pixels = public.images.flatten(1) / 255
     sizes = (values, _HIDDEN, pixels.shape[1])
     layers = [_linear(rows, i, o, rng) for i, o in pairwise(sizes)]
-    leaves = [tensor.to(wanted_RV.device).requires_grad_() for pair in layers for tensor in pair]
+    leaves = [tensor.requires_grad_() for pair in layers for tensor in pair]
     optimiser = torch.optim.Adam(leaves, _DECODER_RATE)
     for _ in range(_DECODER_STEPS):
         optimiser.zero_grad()
-        drawn_RBN, weight_RBN = _draw(counts_R, public, rng)
+        drawn_RBN, weight_RBN = _draw(wanted.counts_R, public, rng)
         input_RBV = _means(public.vectors_RPV, drawn_RBN, weight_RBN)
+        input_RBV += noise_R11 * torch.randn(input_RBV.shape, generator=rng)
         target_RBX = _means(pixels.expand(rows, -1, -1), drawn_RBN, weight_RBN)
         made_RBX = _decode((input_RBV - centre_R1V) / scale_R1V, leaves)
         loss = (made_RBX - target_RBX).square().mean((1, 2)).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     with torch.no_grad():
-        made_R1X = _decode((wanted_RV[:, None] - centre_R1V) / scale_R1V, leaves)
+        made_R1X = _decode((wanted.means_RV[:, None] - centre_R1V) / scale_R1V, leaves)
     return 255 * made_R1X.view(rows, *public.images.shape[1:])
 
 

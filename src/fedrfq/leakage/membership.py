@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.random import Generator
@@ -17,6 +17,8 @@ from fedrfq.prototypes.class_means import quantise
 from fedrfq.prototypes.fixed_point import FRACTION_BITS, Ints, Precision
 from fedrfq.prototypes.pooling import Pool
 
+# Bits at which uploads are attacked besides those that were sent.
+_COARSER_BITS = (8, 4)
 # An upload as the run recorded it, by client and class.
 Recorded = dict[tuple[int, int], Ints]
 
@@ -39,6 +41,10 @@ class UploadForm:
 
     pool: Pool
     precision: Precision
+
+    # The noise in a class's sum, and the AUC that no attacker exceeds.
+    deviation: ClassVar[float] = 0.0
+    most: ClassVar[float] = 1.0
 
     def uploads(self, own_FND: Tensor) -> Floats:
         """Return each federation's upload: the mean of its pooled samples on the message's grid."""
@@ -107,10 +113,10 @@ def _covariance(uploads_FV: Floats, features_FTV: Floats, members: int) -> Float
     return covariance_VV
 
 
-def forms(pool: Pool, precision: Precision, bits: Sequence[int]) -> list[UploadForm]:
+def forms(pool: Pool, precision: Precision) -> list[UploadForm]:
     """Return the form that was sent, the same unpooled, and the same with fewer bits."""
     found = [UploadForm(pool, precision)]
     if pool.name != "none":
         found.append(UploadForm(Pool("none"), precision))
-    coarser = [Precision(few) for few in bits if few < precision.bits]
+    coarser = [Precision(few) for few in _COARSER_BITS if few < precision.bits]
     return found + [UploadForm(pool, few) for few in coarser]

@@ -16,6 +16,7 @@ from fedrfq.leakage.candidates import Candidates
 from fedrfq.leakage.inversion import (
     PublicImages,
     ToVectors,
+    Wanted,
     decoded,
     optimised,
     psnr,
@@ -79,7 +80,7 @@ class Rebuilt:
 
 def rebuilt(
     name: str,
-    wanted_RV: Tensor,
+    wanted: Wanted,
     asked: Sequence[Candidates],
     to_vectors: ToVectors,
     public: PublicImages,
@@ -87,13 +88,12 @@ def rebuilt(
     dataset: Dataset,
     rng: Generator,
 ) -> Rebuilt:
-    """Invert the wanted vectors, each a client's upload of a class, in both ways."""
+    """Invert the wanted means, each a client's upload of a class, in both ways."""
     own = [torch.from_numpy(dataset.train_x[one.index_C[: one.members]]).float() for one in asked]
-    counts_R = torch.tensor([one.members for one in asked])
     made = {
         AVERAGE: torch.stack([pool.average(one.label) for one in asked]),
-        OPTIMISED: optimised(to_vectors, wanted_RV, dataset.shape, rng),
-        DECODED: decoded(wanted_RV, counts_R, public, rng),
+        OPTIMISED: optimised(to_vectors, wanted.means_RV, dataset.shape, rng),
+        DECODED: decoded(wanted, public, rng),
     }
     nearest = [_nearest(image, images) for image, images in zip(made[OPTIMISED], own, strict=True)]
     columns = [torch.stack(nearest), torch.stack([images.mean(0) for images in own])]

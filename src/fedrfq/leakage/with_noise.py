@@ -22,9 +22,11 @@ from fedrfq.privacy.discrete_gaussian import Source
 from fedrfq.privacy.mechanism import NoisyStatistics, clipped, noisy_statistics
 from fedrfq.prototypes.fixed_point import FRACTION_BITS, Ints, Precision
 from fedrfq.prototypes.noise_scale import NoiseScale
+from fedrfq.prototypes.pooling import Pool
 
 # The vectors of some samples.
 Vectors = NDArray[np.floating]
+_UNPOOLED = Pool("none")
 # Questions whose noise is drawn at once.
 _TOGETHER = 100
 
@@ -35,15 +37,16 @@ class NoisyForm:
 
     scale: NoiseScale
     precision: Precision
+    pool: Pool = _UNPOOLED
     source: Source = os.urandom
 
     def uploads(self, own_FND: Tensor) -> Floats:
         """Return each federation's upload: a noisy mean."""
-        return self.drawn(list(own_FND.numpy())).values_JV / 2.0**FRACTION_BITS
+        return self.drawn(list(self.pool(own_FND).numpy())).values_JV / 2.0**FRACTION_BITS
 
     def features(self, targets_FTD: Tensor) -> Floats:
         """Return what each target adds to a mean."""
-        features: Floats = targets_FTD.double().numpy()
+        features: Floats = self.pool(targets_FTD).double().numpy()
         return features
 
     def drawn(self, uploads: Sequence[Vectors]) -> NoisyStatistics:
@@ -61,6 +64,11 @@ class NoisyForm:
             self.precision,
             source=self.source,
         )
+
+    @property
+    def deviation(self) -> float:
+        """Return the standard deviation of the noise in each value of a class's sum."""
+        return self.scale.sigma / 2.0**FRACTION_BITS
 
     @property
     def most(self) -> float:

@@ -12,10 +12,19 @@ from dataclasses import fields, replace
 import numpy as np
 import torch
 
-from fedrfq.data import Dataset
-from fedrfq.data.partition import PARTITIONS, Classes, Dirichlet, Groups, Iid, PartitionKind
+from fedrfq.data import Dataset, is_given
+from fedrfq.data.partition import (
+    PARTITIONS,
+    Classes,
+    Dirichlet,
+    FromFile,
+    Groups,
+    Iid,
+    PartitionKind,
+)
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
+from fedrfq.files.toml import Table
 from fedrfq.models.mlp import MLP
 
 # Before a class has fewer shots, or a client fewer samples, there are fewer clients.
@@ -28,7 +37,7 @@ _STEP = 0.75
 def propose(
     experiment: Experiment, dataset: Dataset, deal: Callable[[Experiment, Dataset], object]
 ) -> str:
-    """Return the `--set` line of the nearest experiment that can be dealt; empty if none is found.
+    """Return what makes of an experiment the nearest one that can be dealt; empty if none is found.
 
     `deal` raises UserError where the samples do not suffice.
     """
@@ -46,6 +55,8 @@ def _candidates(
     asked: PartitionKind, clients: int, dataset: Dataset
 ) -> Iterator[tuple[int, PartitionKind]]:
     """Yield numbers of clients and partitions, those most like what was asked for first."""
+    if isinstance(asked, FromFile):
+        return  # the file says who holds what, and nothing is like it
     if isinstance(asked, Classes):
         yield from _classes(asked, clients, dataset)
     if isinstance(asked, Groups):
@@ -99,18 +110,37 @@ def _with_model(experiment: Experiment, dataset: Dataset) -> Experiment:
 
 
 def _line(asked: Experiment, found: Experiment) -> str:
-    """Return what differs, as options of `fedrfq run`."""
-    sets = []
+    """Return what differs: as options of `fedrfq run`, or in Python where the data come from it."""
+    changes = _changes(asked, found)
+    if is_given(asked.data.name):
+        return repr(changes)
+    sets = [
+        f"--set {section}.{key}={str(value).lower()}"
+        for section, values in changes.items()
+        if isinstance(values, dict)
+        for key, value in values.items()
+    ]
+    if "clients" in changes:
+        sets.insert(0, f"--set clients={changes['clients']}")
+    return " ".join(sets)
+
+
+def _changes(asked: Experiment, found: Experiment) -> Table:
+    """Return the settings that differ."""
+    changes: Table = {}
     if found.clients != asked.clients:
-        sets.append(f"clients={found.clients}")
+        changes["clients"] = found.clients
+    partition: Table = {}
     before = dict(vars(asked.partition))
     if type(found.partition) is not type(asked.partition):
-        sets.append(f"partition.name={name_of(PARTITIONS, found.partition)}")
+        partition["name"] = name_of(PARTITIONS, found.partition)
         before = {}
     for field in fields(found.partition):
         value = getattr(found.partition, field.name)
         if before.get(field.name, field.default) != value:
-            sets.append(f"partition.{field.name}={str(value).lower()}")
+            partition[field.name] = value
+    if partition:
+        changes["partition"] = partition
     if found.model != asked.model:
-        sets.append("model.name=mlp")
-    return " ".join(f"--set {each}" for each in sets)
+        changes["model"] = {"name": "mlp"}
+    return changes

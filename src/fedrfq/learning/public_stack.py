@@ -18,7 +18,7 @@ from fedrfq.experiment import Experiment
 from fedrfq.learning.draws import believed_labels, common_test
 from fedrfq.learning.public.exchange import PublicExchange, public_task
 from fedrfq.learning.public.features import vectors_of_tests
-from fedrfq.learning.public.noisy_exchange import NoisyExchange
+from fedrfq.learning.public.noisy_exchange import NoisyExchange, NoisyTask, Samples
 from fedrfq.privacy.claim import PrivacyClaim, claim
 from fedrfq.privacy.drawn_uploads import DrawnUploads
 from fedrfq.privacy.trained_rounds import TrainedRounds
@@ -65,7 +65,13 @@ class PublicStack:
             return exchange.uploads(clients)
         task = public_task(experiment.public, exchange.classes, experiment.privacy)
         assert task is not None
-        noisy = NoisyExchange(exchange, task, self.declared(r), self.drawn[r])
+        return self.noisy(r, exchange, task, clients, number)
+
+    def noisy(
+        self, r: int, samples: Samples, task: NoisyTask, clients: Sequence[int], number: int
+    ) -> Uploads:
+        """Return what some clients of run `r` upload with noise: each upload is drawn once."""
+        noisy = NoisyExchange(samples, task, self.declared(r), self.drawn[r])
         return noisy.uploads(clients, clients, number)
 
     def declared(self, r: int) -> list[Bools]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from fedrfq.data.client_data import client_data, tests_of
 from fedrfq.data.partition import Partition
 from fedrfq.engine import averaging, counter_rng
 from fedrfq.engine.counter_rng import Purpose
-from fedrfq.engine.engine import Engine
+from fedrfq.engine.engine import Engine, home
 from fedrfq.engine.program import Program
 from fedrfq.engine.threads import one_thread
 from fedrfq.errors import UserError
@@ -47,6 +48,7 @@ from fedrfq.learning.draws import (
 )
 from fedrfq.learning.evaluation import Round, RoundOutcome, Tested, measure, side_by_side
 from fedrfq.learning.public.exchange import public_task
+from fedrfq.learning.public.noisy_exchange import Features
 from fedrfq.learning.public_stack import PublicStack
 from fedrfq.methods.method import Guide
 from fedrfq.models.stacked import Params, stack
@@ -122,18 +124,20 @@ class RoundLoop:
         check_stackable(experiments)
         self.experiments = tuple(experiments)
         self.dataset = dataset
-        self.device = device
+        self.trains_on = device
+        # Where everything else is computed.
+        self.device = home(device)
         self.partitions = tuple(partitions)
         if not partitions:
             self.partitions = tuple(deal(experiment, dataset) for experiment in experiments)
         self.malicious = tuple(attackers(experiment) for experiment in experiments)
         self.public = PublicStack(
-            self.experiments, self.partitions, self.malicious, dataset, device
+            self.experiments, self.partitions, self.malicious, dataset, self.device
         )
         self.settings = tuple(
             committee_settings(experiment, len(dataset.classes)) for experiment in experiments
         )
-        self.held_KJ = held(self.partitions, len(dataset.classes)).to(device)
+        self.held_KJ = held(self.partitions, len(dataset.classes)).to(self.device)
         # All runs have the cohorts of the first: they are stackable.
         self.cohorts: list[range] = []
         for cohort in experiments[0].models():
@@ -154,7 +158,7 @@ class RoundLoop:
         for cohort, clients in zip(first.models(), self.cohorts, strict=True):
             rows = self._stacked_rows(clients)
             program = Program(cohort.model, first.method, first.pool, first.train)
-            engines.append(Engine(program, train.of(rows), test.of(rows)))
+            engines.append(Engine(program, train.of(rows), test.of(rows), self.trains_on))
         return engines
 
     def _stacked_rows(self, clients: range) -> list[int]:
@@ -347,18 +351,22 @@ class RoundLoop:
         due = [settings.task.public_in(number) is not None for settings in self.settings]
         prototypes: list[Uploads] = []
         if not all(due):
-            prototypes = self._prototypes(params, who)
+            prototypes = self._prototypes(number, params, who)
         return [
             self.public.uploads(r, who[r], number) if due[r] else prototypes[r]
             for r in range(len(due))
         ]
 
-    def _prototypes(self, params: tuple[Params, ...], who: list[list[int]]) -> list[Uploads]:
+    def _prototypes(
+        self, number: int, params: tuple[Params, ...], who: list[list[int]]
+    ) -> list[Uploads]:
         """Return each run's prototypes: P̄ of every class a participant holds."""
         first = self.experiments[0]
-        classes = len(self.dataset.classes)
         if not first.method.exchanges:
             return [self._nothing(r, clients) for r, clients in enumerate(who)]
+        if first.privacy.prototype_norm:
+            return self._noisy_prototypes(number, params, who)
+        classes = len(self.dataset.classes)
         found = [
             engine.class_means(p, classes) for engine, p in zip(self.engines, params, strict=True)
         ]
@@ -386,6 +394,20 @@ class RoundLoop:
                     precision=precision,
                 )
             )
+        return uploads
+
+    def _noisy_prototypes(
+        self, number: int, params: tuple[Params, ...], who: list[list[int]]
+    ) -> list[Uploads]:
+        """Return each run's prototypes with noise; each client draws its own, and once."""
+        pooled = [engine.pooled(p) for engine, p in zip(self.engines, params, strict=True)]
+        uploads = []
+        for r, clients in enumerate(who):
+            # A cohort's clients lie run after run, and a run's cohorts one after the other.
+            rows = [pairs[self.rows(r, c)] for pairs, c in zip(pooled, self.cohorts, strict=True)]
+            samples = Features(*zip(*chain.from_iterable(rows), strict=True))
+            task = self.settings[r].task
+            uploads.append(self.public.noisy(r, samples, task, clients, number))
         return uploads
 
     def _nothing(self, r: int, clients: list[int]) -> Uploads:
@@ -552,6 +574,7 @@ def program_key(experiment: Experiment) -> Hashable:
         e.checkpoint,
         e.method.program(),
         e.public.used,
+        e.privacy.prototype_norm > 0,
         only,
     )
 

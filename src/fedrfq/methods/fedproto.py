@@ -37,7 +37,7 @@ class FedProto(PrototypeLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_one_of("method.aggregate", self.aggregate, RULES)
+        check_one_of("method.aggregate", self.aggregate, RULES, plugins=True)
 
     def rule(self) -> str:
         return self.aggregate

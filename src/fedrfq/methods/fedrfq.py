@@ -56,6 +56,11 @@ class FedRFQ(FedProto):
         super().__post_init__()
         check_one_of("method.reduction", self.reduction, REDUCTIONS)
 
+    @property
+    def is_mean_of_samples(self) -> bool:
+        # A sample alone is its class's mean, so the two reductions would be one.
+        return self.reduction == "samples"
+
     def distance(self, difference_KBV: Tensor) -> Tensor:
         norm: Tensor = torch.linalg.vector_norm(difference_KBV, dim=-1)
         return norm

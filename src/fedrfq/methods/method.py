@@ -66,6 +66,11 @@ class Method:
     # trained in one program. What `losses` reads from `self` must not be among them.
     carried: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def is_mean_of_samples(self) -> bool:
+        """Whether a batch's loss is the mean of its samples' own, as DP-SGD needs it."""
+        return True
+
     def shared(self, head: bool) -> bool:
         """Return whether the decision layer (`head`), or all below it, is exchanged."""
         return False

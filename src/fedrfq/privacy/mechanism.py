@@ -70,6 +70,8 @@ def evenly(samples: int, most: int) -> Ints:
 def clipped(z_NV: NDArray[np.floating], length: int) -> Ints:
     """Return features as whole numbers on the grid; no vector is longer than `length`."""
     scaled_NV = z_NV.astype(np.float64) * 2.0**FRACTION_BITS
+    # A model that has gone astray may give no numbers; such a sample is as if it were 0.
+    scaled_NV[~np.isfinite(scaled_NV).all(1)] = 0
     # Far beyond the norm, squares would not fit 64 bits, and such a vector would look short.
     norm_N1 = np.linalg.norm(scaled_NV, axis=1, keepdims=True)
     scaled_NV *= np.minimum(1, 2 * length / np.maximum(norm_N1, 1))

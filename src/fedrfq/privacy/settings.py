@@ -54,6 +54,11 @@ class Privacy:
     count_share: float = option(
         0.1, "Share of the protection that the numbers of samples take", "above 0, below 1"
     )
+    prototype_norm: float = option(
+        0.0,
+        "Norm that pooled features are clipped to, where prototypes get noise, too; 0: they do not",
+        f"0 to {_MOST_NORM:g}",
+    )
 
     def __post_init__(self) -> None:
         if self.noise and not _LEAST_NOISE <= self.noise <= _MOST_NOISE:
@@ -74,7 +79,19 @@ class Privacy:
             raise UserError(
                 f"privacy.count_share must be above 0 and below 1, not {self.count_share}"
             )
+        self._check_prototypes()
         self._check_samples()
+
+    def _check_prototypes(self) -> None:
+        if not 0 <= self.prototype_norm <= _MOST_NORM:
+            raise UserError(
+                f"privacy.prototype_norm must be 0 to {_MOST_NORM:g}, not {self.prototype_norm}"
+            )
+        if self.prototype_norm and not self.used:
+            raise UserError(
+                "privacy.prototype_norm says how long features may be that noise is added to: set"
+                " privacy.noise, or remove it"
+            )
 
     def _check_samples(self) -> None:
         if not 0 <= self.samples <= MAX_COUNT:
@@ -95,17 +112,23 @@ class Privacy:
         """Whether any noise is added."""
         return self.noise > 0
 
-    def scale(self, norm: float, values: int) -> NoiseScale:
-        """Return the noise for features clipped to a norm, of so many values."""
+    def prototype_scale(self, values: int) -> NoiseScale | None:
+        """Return the noise for prototypes of so many values; None if they get none."""
+        if not self.prototype_norm:
+            return None
+        return self.scale(self.prototype_norm, values, "privacy.prototype_norm")
+
+    def scale(self, norm: float, values: int, key: str = "public.norm") -> NoiseScale:
+        """Return the noise for features clipped to a norm, which `key` sets, of so many values."""
         if norm > _MOST_NORM:
             raise UserError(
-                f"public.norm = {norm:g} is too large for privacy.noise: at most {_MOST_NORM:g}"
+                f"{key} = {norm:g} is too large for privacy.noise: at most {_MOST_NORM:g}"
             )
         if self.noise * norm / math.sqrt(values) < _LEAST_A_VALUE:
             raise UserError(
                 f"privacy.noise = {self.noise:g} on features of the norm {norm:g} is too fine for"
-                f" the grid: raise public.norm so that noise × public.norm is {_LEAST_A_VALUE:g}"
-                " or more"
+                f" the grid: raise {key}, or the noise, until noise × norm / √values is"
+                f" {_LEAST_A_VALUE:g} or more"
             )
         length = math.floor(Fraction(norm) * (1 << FRACTION_BITS))
         scale = NoiseScale.of(length, self.noise, self.count_share, max(self.samples, 1))

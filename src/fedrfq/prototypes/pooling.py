@@ -39,7 +39,7 @@ class Pool:
     stride: int = option(1, "Values from one window to the next", "1 or more")
 
     def __post_init__(self) -> None:
-        check_one_of("pool.name", self.name, POOLS)
+        check_one_of("pool.name", self.name, POOLS, plugins=True)
         for field in ("rows", "kernel", "stride"):
             if getattr(self, field) < 1:
                 raise UserError(f"pool.{field} must be at least 1, not {getattr(self, field)}")

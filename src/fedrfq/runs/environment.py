@@ -20,7 +20,7 @@ _PACKAGES = ("fedrfq", "torch", "numpy", "scikit-learn", "mlxtend")
 
 def environment(loop: RoundLoop, r: int) -> dict[str, Any]:
     """Return the environment of the loop's run number `r`."""
-    device = loop.device
+    device = loop.trains_on
     is_cuda = device.type == "cuda"
     return {
         **here(),

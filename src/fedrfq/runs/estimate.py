@@ -33,7 +33,7 @@ def estimate(loop: RoundLoop) -> Estimate:
     seconds = 0.0
     for cohort, engine in enumerate(loop.engines):
         trial_data = engine.shares.trimmed(_STEPS * engine.program.train.batch_size)
-        trial = Engine(engine.program, trial_data, engine.tests)
+        trial = Engine(engine.program, trial_data, engine.tests, engine.device)
         _seconds(loop, state, cohort, trial)  # warms up caches and kernels
         seconds += _seconds(loop, state, cohort, trial)
         samples += sum(engine.shares.counts)

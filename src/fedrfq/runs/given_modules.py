@@ -27,6 +27,14 @@ def given_by_name(model: Any) -> Given:
     return {source_of(model): model}
 
 
+def options(experiment: Experiment) -> list[str]:
+    """Return the options by which a command gets the same modules."""
+    sources = [
+        cohort.model.source for cohort in experiment.models() if isinstance(cohort.model, AnyModule)
+    ]
+    return [word for source in dict.fromkeys(sources) for word in ("--module", source)]
+
+
 def imported(sources: Sequence[str]) -> Given:
     """Import what the user named on the command line, from the current folder or installed."""
     here = str(Path.cwd())

@@ -30,7 +30,7 @@ def without_epsilon(experiment: Experiment, rounds: int, why: str) -> list[Priva
     """Return the claims after so many rounds where others than the run drew the uploads."""
     if not experiment.privacy.used:
         return []
-    uploads = sum(experiment.public.due(number) for number in range(1, rounds + 1))
+    uploads = experiment.noisy_uploads(rounds)
     made = replace(claim(experiment.privacy, [], why), uploads=uploads)
     return [made for _ in range(experiment.clients)]
 
@@ -72,9 +72,7 @@ def planned_rows(experiment: Experiment) -> Rows:
         return []
     if why := experiment.uncovered():
         return [("privacy", f"no ε: {why}")]
-    uploads = 0
-    if experiment.privacy.used:
-        uploads = sum(experiment.public.due(number) for number in range(1, experiment.rounds + 1))
+    uploads = experiment.noisy_uploads(experiment.rounds)
     training = experiment.noisy_steps(experiment.rounds)
     spent = epsilon([experiment.privacy.noise] * uploads, experiment.privacy.delta, training)
     text = f"ε = {spent:.4g} at δ = {experiment.privacy.delta:g} after {uploads} uploads"

@@ -51,7 +51,6 @@ from fedrfq.files.strict_json import from_json, to_json
 from fedrfq.learning.all_classes import COMMON_COLUMNS
 from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
 from fedrfq.learning.round_loop import LoopState
-from fedrfq.plugins import PluginMissing
 from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.runs import failure, trail
 from fedrfq.runs.recorded_rounds import parsed
@@ -135,16 +134,16 @@ class RunDirectory:
 
         With `exact`, as whoever goes on with the run needs it, its plugins must not have changed.
         """
-        text = self.text("experiment.toml", toml.MAX_BYTES)
+        path = self.path / "experiment.toml"
+        text = self.text(path.name, toml.MAX_BYTES)
         try:
             table = toml.plain(text)
         except ValueError as error:
-            path = self.path / "experiment.toml"
             raise UserError(f"{path} cannot be read as TOML: {error}") from error
         try:
             return from_table(table, exact)
-        except PluginMissing as error:
-            raise PluginMissing(f"{self.path}: {error}") from error
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
 
     def environment(self) -> dict[str, Any]:
         """Return environment.json; the sections that readers rely on are tables, maybe empty."""

@@ -16,6 +16,8 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
+from fedrfq.federation import decisions
+from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.round_log import stands
 from fedrfq.files.atomic import raise_open_file_limit
 from fedrfq.files.locks import exclusive
@@ -324,7 +326,7 @@ def _restore(
     check_federations(runs, loop)
     number = common_round(runs)
     if number:
-        states = [run.load(number, device) for run in runs]
+        states = [run.load(number, loop.device) for run in runs]
         check_states(runs, loop, states)
         state = join(states)
     else:
@@ -397,6 +399,8 @@ def check_federations(runs: Sequence[RunDirectory], loop: RoundLoop) -> None:
         before = run.federation_text() if run.audited() else None
         now = None if federation is None else federation.text
         if before != now:
+            if before is not None:
+                decisions.check(Federation.read(before, str(path)).decisions, str(path))
             raise UserError(
                 f"{path} does not belong to the experiment.toml beside it: restore one of the two"
             )

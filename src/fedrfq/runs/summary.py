@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -180,7 +180,17 @@ def _all_classes(experiment: Experiment, records: Sequence[RoundRecord]) -> list
         if figures[0] is not None:
             on_all, on_held, on_unheld = map(points, figures)
             rows.append((name, f"{on_all} (held {on_held}, not held {on_unheld})"))
-    return rows
+    return [*rows, _calibration(tested, ways)]
+
+
+def _calibration(tested: RoundRecord, ways: Mapping[str, str]) -> tuple[str, str]:
+    """Return the row on how far confidence and accuracy lie apart, in every way to predict."""
+    figures = {name.removeprefix("… "): getattr(tested, f"{way}_ece") for way, name in ways.items()}
+    others = [f"{points(ece)} {name}" for name, ece in figures.items() if ece is not None]
+    text = points(tested.ece)
+    if others:
+        text += f" ({', '.join(others)})"
+    return "calibration error (ECE)", text
 
 
 def _uploaded(experiment: Experiment, records: Sequence[RoundRecord]) -> str:

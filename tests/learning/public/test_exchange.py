@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from fedrfq.data import Dataset
 from fedrfq.data.partition import Partition
+from fedrfq.learning.public.classifier import CertifiedStatistics, classifier
 from fedrfq.learning.public.exchange import PublicExchange, public_task
 from fedrfq.learning.public.features import vectors
 from fedrfq.models.public_maps import NoMap, PublicMap, RandomMap
 from fedrfq.prototypes.class_statistics import unpacked
 from fedrfq.prototypes.fixed_point import FRACTION_BITS, Globals
+from fedrfq.robust.aggregation import combine
 from support.small import CPU
 
 MEANS = RandomMap(first=4, second=2)
@@ -93,3 +97,34 @@ def test_every_client_gets_a_classifier(mnist: Dataset) -> None:
         guess_N = one.log_probabilities(z_NV).argmax(1)
         assert (guess_N == y_N).float().mean() > 0.9
         assert set(guess_N.tolist()) <= {3, 5}
+
+
+def test_second_moments_of_fewer_samples_than_values_still_tell_classes_apart(
+    mnist: Dataset,
+) -> None:
+    """Of 80 samples in 128 values: unless it is shrunk, LDA is worse than the nearest mean."""
+    lda = RandomMap(first=16, second=8, moments="full", bits=16)
+    piles = [np.flatnonzero(mnist.train_y == digit)[:8] for digit in range(10)]
+    train = (np.concatenate(piles[:5]), np.concatenate(piles[5:]))
+    partition = Partition(train, train, (np.arange(5), np.arange(5, 10)))
+    labels = [mnist.train_y[own] for own in train]
+    exchange = PublicExchange.of(lda, partition, labels, mnist, CPU)
+    task = public_task(lda, 10)
+    assert task is not None
+    uploads = exchange.uploads([0, 1])
+    known = combine(Globals.none(task.rows, task.values), uploads, "weighted")
+    certified = CertifiedStatistics.of(known, 10, CPU)
+    assert certified.covariance_VV is not None
+    z_NV = vectors(lda, mnist, "test", np.arange(len(mnist.test_y)), CPU)
+    right = {}
+    for name, change in {
+        "lda": {},
+        "nearest": {"classifier": "nearest"},
+        "hardly shrunk": {"shrinkage": 0.001},
+    }.items():
+        map_ = replace(lda, **change)
+        made = classifier(map_, certified, exchange.vectors[0], exchange.labels[0])
+        chance_NJ = made.log_probabilities(z_NV)
+        assert chance_NJ.isfinite().all()
+        right[name] = float((chance_NJ.argmax(1).numpy() == mnist.test_y).mean())
+    assert right["lda"] > right["nearest"] + 0.03 > right["hardly shrunk"] + 0.06

@@ -1,19 +1,60 @@
-"""What clients send on a public map where noise hides their samples: each upload is drawn once."""
+"""What clients send where noise hides their samples: each upload is drawn once.
+
+It is statistics on a public map or, of models that were trained with noise, prototypes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
+from torch import Tensor
 
-from fedrfq.federation.public_task import PublicTask
-from fedrfq.learning.public.exchange import PublicExchange
 from fedrfq.privacy.claim import affordable
 from fedrfq.privacy.drawn_uploads import DrawnUpload, DrawnUploads, UploadKey
 from fedrfq.privacy.mechanism import noisy_statistics
 from fedrfq.privacy.settings import Privacy
-from fedrfq.prototypes.fixed_point import Bools, Uploads, decode, encode
+from fedrfq.prototypes.fixed_point import Bools, Precision, Uploads, decode, encode
+from fedrfq.prototypes.noise_scale import NoiseScale
+
+
+class NoisyTask(Protocol):
+    """What the committee is asked to do with noisy uploads: a `Task`, or a `PublicTask`."""
+
+    @property
+    def classes(self) -> int: ...
+
+    @property
+    def values(self) -> int: ...
+
+    @property
+    def precision(self) -> Precision: ...
+
+    @property
+    def privacy(self) -> Privacy | None: ...
+
+    @property
+    def noise(self) -> NoiseScale | None: ...
+
+
+class Samples(Protocol):
+    """Clients' samples as vectors, N × V for each client, and their labels."""
+
+    @property
+    def vectors(self) -> Sequence[Tensor]: ...
+
+    @property
+    def labels(self) -> Sequence[Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Features:
+    """Samples as the pooled features that each client's own model has of them."""
+
+    vectors: Sequence[Tensor]
+    labels: Sequence[Tensor]
 
 
 @dataclass(frozen=True)
@@ -23,8 +64,8 @@ class NoisyExchange:
     `run` names the run that uploads are drawn for; it is empty where `drawn` knows one run only.
     """
 
-    exchange: PublicExchange
-    task: PublicTask
+    samples: Samples
+    task: NoisyTask
     declared: Sequence[Bools]
     drawn: DrawnUploads
     run: str = ""
@@ -68,8 +109,8 @@ class NoisyExchange:
         noise = self.task.noise
         assert noise is not None
         noisy = noisy_statistics(
-            self.exchange.vectors[row].cpu().numpy(),
-            self.exchange.labels[row].cpu().numpy(),
+            self.samples.vectors[row].cpu().numpy(),
+            self.samples.labels[row].cpu().numpy(),
             self.declared[row],
             noise,
             self.task.precision,
