@@ -12,6 +12,7 @@ from support.reports import ATTACK, COMMITTEE, hostile, ran
 FIGURES = [
     "accuracy",
     "agreeing",
+    "calibration",
     "clients",
     "committee",
     "filtered",

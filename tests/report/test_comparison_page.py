@@ -8,12 +8,13 @@ import pytest
 import vl_convert
 
 from fedrfq.errors import UserError
-from fedrfq.report import comparison_page, groups, marks, theme, vega
+from fedrfq.report import comparison_page, groups, marks, markup, theme, vega
 from fedrfq.report.figure import Figure
 from fedrfq.report.groups import Brief, differing, grouped
+from fedrfq.report.live_runs import LiveRuns
 from fedrfq.runs.find_runs import runs_in
 from fedrfq.studies.intervals import difference
-from support.command import SMALL, fedrfq, records, sets
+from support.command import SMALL, damaged, fedrfq, records, sets
 from support.reports import ran
 
 
@@ -104,9 +105,12 @@ def test_curves_and_ends_are_means_over_seeds_with_their_deviation(folder):
 
 def test_the_table_has_the_final_prediction_on_all_classes(folder):
     text = comparison_page.page(runs_in([folder])).render("")
-    for field in ("accuracy_all", "accuracy_unheld"):
-        means = [last(path, field) for path in runs_in([folder / "mnist5k-fedrfq"])]
-        assert f">{np.mean(means):.2f} %<" in text
+    fields = ("accuracy_all", "accuracy_held", "accuracy_unheld", "ece")
+    runs = runs_in([folder / "mnist5k-fedrfq"])
+    found = {field: np.mean([last(path, field) for path in runs]) for field in fields}
+    on_all, held, unheld, ece = [f"{mean:.2f} %" for mean in found.values()]
+    for cell in (on_all, f"{held} / {unheld}", ece):
+        assert f">{cell}<" in text
 
 
 def picture(series):
@@ -191,8 +195,36 @@ def test_runs_without_rounds_or_prototypes_are_compared_as_far_as_they_go(folder
     assert comparison_page.page([begun, begun / "."]).figures() == []
 
 
-def test_a_damaged_run_among_several_is_named(folder, tmp_path):
-    path = ran(tmp_path)
-    (path / "rounds.jsonl").write_text(json.dumps({"round": 1}) + "\n")
-    with pytest.raises(UserError, match=re.escape(str(path))):
-        comparison_page.page([*runs_in([folder]), path])
+def unknown_method(run, copy):
+    """Copy a run, as if its method had been one of a notebook's that nothing here registers."""
+    text = (run / "experiment.toml").read_text()
+    return damaged(run, copy, "experiment.toml", text.replace('"fedproto"', '"pull"', 1))
+
+
+def test_a_run_that_cannot_be_read_is_left_out_and_its_file_named(folder, tmp_path):
+    good = runs_in([folder])
+    unknown = unknown_method(good[0], tmp_path)
+    broken = damaged(good[0], tmp_path / "broken", "rounds.jsonl", json.dumps({"round": 1}) + "\n")
+    lines = [f"Left out: {unknown / 'experiment.toml'}", f"Left out: {broken / 'rounds.jsonl'}"]
+    for page in (comparison_page.page, LiveRuns().several):
+        shown = page([unknown, *good, broken])
+        for line, expected in zip(shown.left_out, lines, strict=True):
+            assert line.startswith(expected)
+            assert markup.text(line) in shown.head
+
+
+def test_commands_name_the_file_of_a_run_with_an_unknown_method(folder, tmp_path):
+    run = unknown_method(runs_in([folder])[0], tmp_path)
+    file = str(run / "experiment.toml")
+    for command in ("report", "show"):
+        error = fedrfq(command, run, expect=2).stderr
+        assert (error.count(file), error.count("\n")) == (1, 1)
+    assert "pull" in fedrfq("runs", tmp_path).stdout
+    out = tmp_path / "report.html"
+    assert fedrfq("report", folder, run, "--out", out).stderr.startswith(f"Left out: {file}")
+
+
+def test_where_no_run_can_be_read_the_first_is_told(folder, tmp_path):
+    bad = damaged(next(iter(runs_in([folder]))), tmp_path, "rounds.jsonl", "x\n")
+    with pytest.raises(UserError, match=re.escape(str(bad / "rounds.jsonl"))):
+        comparison_page.page([bad, bad / "."])

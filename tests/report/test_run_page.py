@@ -63,12 +63,13 @@ def test_what_was_run_are_settings_and_no_results(attacked):
 
 
 def test_there_is_a_figure_for_everything_that_happened(whole, attacked, tmp_path):
-    always = ["accuracy", "clients", "known", "partition", "prototypes", "recall", "traffic"]
-    always.append("trail")
+    always = ["accuracy", "calibration", "clients", "known", "partition", "prototypes"]
+    always += ["recall", "traffic", "trail"]
     assert sorted(figures(whole)) == always
     assert sorted(figures(attacked)) == sorted([*always, "filtered", "committee", "agreeing"])
     assert sorted(figures(ran(tmp_path, "method.name=local"))) == [
         "accuracy",
+        "calibration",
         "clients",
         "known",
         "partition",
@@ -116,6 +117,7 @@ def test_clients_on_all_classes_are_as_tested_last(whole, tmp_path):
     ):
         found = [row["accuracy"] for row in rows if row["series"] == name]
         assert found == [float(row[column]) for row in last if row[column]]
+    assert {row["ece"] for row in rows} == {float(row["ece"]) for row in last}
     recall = [row["recall"] for row in figures(whole)["recall"].rows]
     assert recall == records(whole)[-1]["recall"]
     unfinished = tmp_path / "unfinished"

@@ -129,7 +129,7 @@ def test_a_run_is_watched_from_its_first_round(tmp_path):
     assert "open http://127.0.0.1:" in done.stderr
 
 
-def test_a_federation_is_shown_while_its_servers_decide(tmp_path):
+def test_a_federation_is_shown_while_its_servers_decide(request, tmp_path):
     async def decided():
         federation = founded(tmp_path)
         servers = Servers(tmp_path)
@@ -155,6 +155,16 @@ def test_a_federation_is_shown_while_its_servers_decide(tmp_path):
     assert {row["round"] for row in rows["trail"]} == {1, 2, 3}
     assert [row["client"] for row in rows["filtered"]] == ["client-0", "client-1"]
     assert [row["mean"] for row in rows["accuracy"]] == [85.0]
+    # The servers have stopped: what is left in the folders is drawn all the same.
+    tab = request.getfixturevalue("tab")  # only now: the rest needs no browser
+    with watching([tmp_path]) as address:
+        tab.open(address)
+        tab.wait(f"{tile(0)} === '3 of 3'")
+        drawn = "[...document.querySelectorAll('figure')].filter(f => f.querySelector('svg'))"
+        tab.wait(f"{drawn}.length === 4")
+        assert "server-3" in tab.js("document.querySelector('#committee').textContent")
+        assert tab.js("document.body.innerText.match(/not running/g).length") == 4
+        assert tab.errors == []
 
 
 def test_a_log_that_is_too_large_to_be_read_is_said(tmp_path):

@@ -10,6 +10,13 @@ from fedrfq.runs.summary import last_tested
 
 _HELD = "classes it holds"
 _UNHELD = "classes it does not hold"
+# The ways to predict, by the prefix of their figures in a record.
+_WAYS = {
+    "": "final prediction",
+    "public_": "public map alone",
+    "head_": "own head alone",
+    "prototype_": "nearest prototype",
+}
 # More columns than this are too thin to read.
 _MAX_CLIENTS = 200
 _MAX_CLASSES = 128
@@ -39,6 +46,7 @@ def _rows(client: ClientRow) -> list[Row]:
             "series": name,
             "accuracy": value,
             "all": client.accuracy_all,
+            "ece": client.ece,
             "classes": client.classes,
         }
         for name, value in accuracies
@@ -62,6 +70,7 @@ def _points() -> Spec:
                 series="",
                 accuracy="accuracy, %",
                 all="on all classes, %",
+                ece="calibration error (ECE), %",
                 classes="classes it holds",
             ),
         },
@@ -100,5 +109,40 @@ def _bars() -> Spec:
                 {"field": "class", "title": "class"},
                 {"field": "recall", "title": "recall, %", "format": ".2f"},
             ],
+        },
+    }
+
+
+def calibration(run: RunData) -> Figure | None:
+    """Draw the calibration error of each way to predict, in the last round that has it."""
+    record = last_tested(run.records)
+    if record is None:
+        return None
+    found = {prefix: getattr(record, f"{prefix}ece") for prefix in _WAYS}
+    if not run.experiment.public.used:
+        # Without a map the final prediction is the head's, which need not be shown twice.
+        del found["head_"]
+    rows: list[Row] = [
+        {"way": _WAYS[prefix], "ece": ece} for prefix, ece in found.items() if ece is not None
+    ]
+    if not rows:
+        return None
+    caption = (
+        "How far a client's confidence lies from how often it is right, on samples of all classes "
+        f"after round {record.round}: mean over clients. 0 is a client whose probabilities can be "
+        "believed; an own head is sure of itself also where it has never seen the class."
+    )
+    return Figure("calibration", "Calibration error (ECE)", caption, rows, _ways(len(rows)))
+
+
+def _ways(number: int) -> Spec:
+    """Draw a bar for each way to predict."""
+    return {
+        "height": 34 * number,
+        "mark": {"type": "bar"},
+        "encoding": {
+            "x": marks.axis("ece", "calibration error, %", scale={"domainMin": 0}),
+            "y": {"field": "way", "type": "nominal", "title": None, "sort": None},
+            "tooltip": marks.tips(way="", ece="calibration error (ECE), %"),
         },
     }

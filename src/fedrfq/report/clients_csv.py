@@ -46,6 +46,7 @@ class ClientRow:
     accuracy_all: float | None
     accuracy_held: float | None
     accuracy_unheld: float | None
+    ece: float | None
     # Of the upload, in percent; None if there was none, or the run is from before weights.
     weight: float | None
     reason: str  # why it weighs less, or was refused
@@ -69,6 +70,7 @@ class ClientRow:
             _number(row.get("accuracy_all")),
             _number(row.get("accuracy_held")),
             _number(row.get("accuracy_unheld")),
+            _number(row.get("ece")),
             _number(row.get("weight")),
             (row.get("reason") or "")[:_MAX_REASON],
         )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from fedrfq.learning.evaluation import RoundRecord
-from fedrfq.plugins import PluginMissing
 from fedrfq.report import marks, markup
 from fedrfq.report.curves import HEAD, PROTOTYPE
 from fedrfq.report.figure import Figure, Row, Spec, banded
-from fedrfq.report.groups import Brief, Group, differing, grouped
+from fedrfq.report.groups import Brief, Group, differing, grouped, left_out, readable
 from fedrfq.report.page import ReportPage, Section
 from fedrfq.report.run_page import length
 from fedrfq.runs.find_runs import MAX_RUNS
@@ -25,11 +25,17 @@ _FIELDS = {HEAD: "accuracy", PROTOTYPE: "prototype_accuracy"}
 
 
 def page(paths: Sequence[Path]) -> ReportPage:
-    """Compare the runs in these directories, up to MAX_RUNS of them."""
-    runs, notes = _readable(paths[:MAX_RUNS])
+    """Compare the runs in these directories, up to MAX_RUNS of them.
+
+    Those that cannot be read are left out; where none is left, raise the UserError of the first.
+    """
+    runs, errors = readable(paths[:MAX_RUNS])
+    if errors and not runs:
+        raise errors[0]
+    notes = left_out(errors)
     if len(paths) > MAX_RUNS:
         notes.insert(0, f"Only the first {MAX_RUNS} of {len(paths)} runs are shown.")
-    return compared(runs, notes)
+    return replace(compared(runs, notes), left_out=notes)
 
 
 def compared(runs: Sequence[Brief], notes: Sequence[str]) -> ReportPage:
@@ -50,23 +56,6 @@ def compared(runs: Sequence[Brief], notes: Sequence[str]) -> ReportPage:
         head=markup.notes(notes),
         sections=[section for section in sections if section.body or section.figures],
     )
-
-
-def _readable(paths: Sequence[Path]) -> tuple[list[Brief], list[str]]:
-    """Return the runs, less those that need a plugin that is not here, and a note on each of these.
-
-    Where none is left, raise the UserError of the first.
-    """
-    runs = []
-    left_out = []
-    for path in paths:
-        try:
-            runs.append(Brief.read(path))
-        except PluginMissing as error:
-            left_out.append(error)
-    if left_out and not runs:
-        raise left_out[0]
-    return runs, [f"Left out: {error}." for error in left_out]
 
 
 def _values(group: Group, field: str, number: int | None = None) -> list[float]:
@@ -196,7 +185,8 @@ def _table(groups: Sequence[Group]) -> str:
         PROTOTYPE,
         "difference",
         "all classes",
-        "classes not held",
+        "held / not held",
+        "ECE",
         "uploaded per round",
     ]
     rows = [
@@ -207,7 +197,8 @@ def _table(groups: Sequence[Group]) -> str:
             *_result(group, groups, "accuracy"),
             *_result(group, groups, "prototype_accuracy"),
             _tested(group, "accuracy_all"),
-            _tested(group, "accuracy_unheld"),
+            f"{_tested(group, 'accuracy_held')} / {_tested(group, 'accuracy_unheld')}",
+            _tested(group, "ece"),
             _uploaded(group),
         ]
         for group in groups
@@ -216,9 +207,10 @@ def _table(groups: Sequence[Group]) -> str:
         "Test accuracy in % after the last round: mean over clients and seeds, ± one standard "
         "deviation over seeds. Differences are from the first row that has a value, paired over "
         "the seeds that both have, ± half of the 95 % interval over seeds. The final prediction is "
-        "tested on all classes, and on those that a client does not hold."
+        "tested on all classes, those that a client holds and the others, with all classes allowed "
+        "as answers; ECE is its calibration error."
     )
-    return markup.table(header, rows, numbers=9) + f"<figcaption>{caption}</figcaption>"
+    return markup.table(header, rows, numbers=10) + f"<figcaption>{caption}</figcaption>"
 
 
 def _tested(group: Group, field: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.runs.run_directory import RunDirectory
@@ -51,6 +52,25 @@ class Group:
     def settings(self) -> Settings:
         """The settings that all runs of the group share."""
         return self.runs[0].settings()
+
+
+def readable(
+    paths: Sequence[Path], read: Callable[[Path], Brief] = Brief.read
+) -> tuple[list[Brief], list[UserError]]:
+    """Return the runs that can be read, and why each of the others cannot."""
+    runs = []
+    errors = []
+    for path in paths:
+        try:
+            runs.append(read(path))
+        except UserError as error:
+            errors.append(error)
+    return runs, errors
+
+
+def left_out(errors: Sequence[UserError]) -> list[str]:
+    """Return a note on each run that could not be read."""
+    return [f"Left out: {error}." for error in errors]
 
 
 def grouped(runs: Sequence[Brief]) -> list[Group]:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedrfq.errors import UserError
 from fedrfq.report import markup, run_page
 from fedrfq.report.comparison_page import compared
-from fedrfq.report.groups import Brief
+from fedrfq.report.groups import Brief, left_out, readable
 from fedrfq.report.page import ReportPage
 from fedrfq.report.run_data import RunData
 from fedrfq.report.unchanged import Unchanged
@@ -45,18 +44,15 @@ class LiveRuns:
         notes = []
         if len(paths) > MAX_RUNS:
             notes.append(f"Only the newest {MAX_RUNS} of {len(paths)} runs are shown.")
-        runs = []
-        for path in paths[:MAX_RUNS]:
-            try:
-                runs.append(self._brief(path))
-            except UserError as error:
-                notes.append(f"Left out: {error}.")
+        runs, errors = readable(paths[:MAX_RUNS], self._brief)
+        notes += left_out(errors)
         if not runs:
             return waiting("; ".join(notes) or "There is no run yet.")
         progress = [RunProgress.read(run.path) for run in runs]
         page = compared(runs, ())
         tiles = markup.tiles(_progress_tiles(progress))
-        return replace(page, head=tiles + markup.notes(notes) + _table(progress))
+        head = tiles + markup.notes(notes) + _table(progress)
+        return replace(page, head=head, left_out=notes)
 
 
 def waiting(why: str) -> ReportPage:

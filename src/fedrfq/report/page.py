@@ -59,12 +59,16 @@ class Section:
 
 @dataclass(frozen=True)
 class ReportPage:
-    """The content of a page; `head` is HTML below the title."""
+    """The content of a page; `head` is HTML below the title.
+
+    `left_out` says what the page does not show and why, which stands in its head as well.
+    """
 
     title: str
     subtitle: str
     head: str
     sections: Sequence[Section]
+    left_out: Sequence[str] = ()
 
     def figures(self) -> list[Figure]:
         """Return the figures of all sections."""

@@ -49,7 +49,12 @@ def figures_of(run: RunData) -> list[Section]:
     sections = [
         _section("Accuracy", curves.accuracy(run)),
         _section("Clients", client_figures.accuracies(run)),
-        _section("All classes", all_classes.known(run), all_classes.recall(run)),
+        _section(
+            "All classes",
+            all_classes.known(run),
+            all_classes.recall(run),
+            all_classes.calibration(run),
+        ),
         _section("Classes and clients", client_figures.partition(run)),
         _section("Prototypes", projection(run), moving(run.trail, run.name_of)),
         _section("Filtered clients", dropped(run)),
@@ -162,7 +167,7 @@ def _rerun(run: RunData) -> str:
 
 def _device_option(environment: dict[str, Any]) -> str:
     kind = environment.get("device_type")
-    if kind in ("cpu", "cuda"):
+    if kind in ("cpu", "cuda", "mps"):
         return f" --device {kind}"
     return ""
 
