@@ -2,19 +2,21 @@
 
 python docs/generate.py            write the pages
 python docs/generate.py --check    say whether they are up to date; exit code 1 if not
+python docs/generate.py --run      first run the notebooks, and store in them what they print
 """
 
 from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import chdir
 from dataclasses import MISSING
 from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import typer.main
@@ -25,7 +27,8 @@ sys.path.insert(0, str(DOCS.parent / "tests"))
 from fedrfq.cli.argument_help import restore_argument_help  # noqa: E402
 from fedrfq.cli.main import app  # noqa: E402
 from fedrfq.experiment.reference import ConfigKey, all_options, sections  # noqa: E402
-from support.layers import diagram  # noqa: E402  (found in tests/)
+from support import notebooks  # noqa: E402  (found in tests/)
+from support.layers import diagram  # noqa: E402
 
 GENERATED = "<!-- Made by docs/generate.py from the code: do not edit. -->"
 
@@ -185,10 +188,12 @@ def architecture(page: str) -> str:
 
 
 def notebook(path: Path) -> str:
-    """Return a notebook as a page: its text, and its code as one would type it."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    title, *texts = [_cell(cell) for cell in cells]
-    download = f"Download the notebook: [{path.name}]({path.name})."
+    """Return a notebook as a page: its text, its code, and what that printed."""
+    title, *texts = [_cell(cell) for cell in notebooks.read(path)["cells"]]
+    download = (
+        f"Download the notebook: [{path.name}]({path.name}). It runs in Jupyter where fedrfq is "
+        "installed, and in Colab (untested) after `%pip install` of its wheel."
+    )
     return "\n\n".join([title, GENERATED, download, *texts]) + "\n"
 
 
@@ -196,15 +201,24 @@ def _cell(cell: dict[str, Any]) -> str:
     text = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
         return text
-    return f"```python\n{text}\n```"
+    blocks = [f"```python\n{text}\n```"]
+    if cell["outputs"]:
+        blocks.append(f"```text\n{notebooks.output(cell)}```")
+    return "\n\n".join(blocks)
+
+
+def _run_notebooks() -> None:
+    """Run each in an empty folder."""
+    for path in notebooks.NOTEBOOKS:
+        with TemporaryDirectory() as folder, chdir(folder):
+            notebooks.write(path)
 
 
 def pages() -> dict[Path, str]:
     """Return what each generated page should hold."""
     layers = DOCS / "concepts" / "architecture.md"
-    notebooks = sorted((DOCS / "notebooks").glob("*.ipynb"))
     return {
-        **{path.with_suffix(".md"): notebook(path) for path in notebooks},
+        **{path.with_suffix(".md"): notebook(path) for path in notebooks.NOTEBOOKS},
         DOCS / "reference" / "configuration.md": configuration(),
         DOCS / "reference" / "commands.md": commands(),
         layers: architecture(layers.read_text(encoding="utf-8")),
@@ -214,7 +228,11 @@ def pages() -> dict[Path, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing")
-    check = parser.parse_args().check
+    parser.add_argument("--run", action="store_true", help="first run the notebooks")
+    asked = parser.parse_args()
+    check = asked.check
+    if asked.run:
+        _run_notebooks()
     stale = []
     for path, text in pages().items():
         if path.is_file() and path.read_text(encoding="utf-8") == text:

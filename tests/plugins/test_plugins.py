@@ -23,7 +23,7 @@ from fedrfq.robust.rules import RULES
 from fedrfq.runs.find_runs import runs_in
 from support.command import fedrfq as command
 from support.command import only_run, sets
-from support.outside import LARGEST, PULL, new_process, written
+from support.outside import LARGEST, PULL, new_process, typed, written
 
 TINY = ["clients=4", "rounds=2", "model.name=mlp", "partition.shots=4", "partition.test_shots=3"]
 # A plugin that tells when its code runs.
@@ -89,16 +89,17 @@ def test_a_script_registers_and_is_not_remembered(tmp_path: Path) -> None:
     assert fedrfq.load_plugin(script).row() == row
 
 
-def test_a_notebook_registers_and_may_do_so_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hash is that of the class's own text."""
+@pytest.mark.parametrize("body", ["def distance(self, d_KBV): return {} * d_KBV", "lam = {}.0"])
+def test_a_notebook_registers_and_may_do_so_again(body: str) -> None:
+    """The hash is that of the class's own text, whatever else stands in its cell."""
+    head, _, _ = PULL.partition("    def distance")
     rows = []
-    for factor in (1, 2):
-        text = PULL.replace("difference_KBV.abs()", f"{factor} * difference_KBV.abs()")
-        monkeypatch.setattr("inspect.getsource", lambda value, text=text: text)
-        exec(text, {"__name__": "__main__"})
+    for factor in (1, 1, 2):
+        cell = f"{head}    {body.format(factor)}\nother = {len(rows)}\n"
+        typed(cell, {"__name__": "__main__"})
         rows.append(fedrfq.load(sets=["method.name=pull"]).table()["plugins"][0])
-    assert [row["name"] for row in rows] == ["notebook method pull"] * 2
-    assert rows[0]["sha256"] != rows[1]["sha256"]
+    assert [row["name"] for row in rows] == ["notebook method pull"] * 3
+    assert rows[0]["sha256"] == rows[1]["sha256"] != rows[2]["sha256"]
     with pytest.raises(PluginMissing, match="is not what this run began with"):
         from_table({"method": {"name": "pull"}, "plugins": [rows[0]]})
 
@@ -124,7 +125,7 @@ def test_a_missing_plugin_is_named_and_others_are_reported(tmp_path: Path) -> No
     page = comparison_page.page(runs_in([tmp_path / "runs"]))
     assert "1 runs, 1 settings" in page.subtitle
     assert "Left out:" in page.head
-    with pytest.raises(PluginMissing):
+    with pytest.raises(UserError, match=f"{run / 'experiment.toml'}: this needs the plugin"):
         comparison_page.page([run])
     new_process()
     command("show", run, "--plugin", tmp_path / "pull.py")
@@ -363,6 +364,12 @@ def test_a_plugin_detector_decides_for_a_committee_and_is_recomputed(tmp_path: P
     changed = written(tmp_path, "largest.py", LARGEST + "# changed\n")
     new_process()
     assert "is not what" in command("verify", run, "--plugin", changed, expect=2).stderr
+
+
+def test_a_cell_is_read_for_floating_point_as_a_file_is() -> None:
+    typed(LARGEST.replace("claimed_K = ", "claimed_K = 1 / 2 + "), {"__name__": "__main__"})
+    with pytest.raises(UserError, match=r"the notebook's cell, line 13: / divides in floating"):
+        fedrfq.load(sets=["detector.name=largest", "committee.name=simulated"])
 
 
 @pytest.mark.parametrize("claim", ["", "exact: ClassVar[bool] = False"])

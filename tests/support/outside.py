@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 from pathlib import Path
+from typing import Any
 
 from fedrfq.plugins import REGISTRIES, files, known, packages
 
@@ -41,6 +43,13 @@ def written(folder: Path, name: str, text: str) -> Path:
     path = folder / name
     path.write_text(text)
     return path
+
+
+def typed(text: str, scope: dict[str, Any]) -> None:
+    """Run a cell as a notebook does, which keeps the text of its cells and has no file."""
+    name = f"ipykernel_1/{len(linecache.cache)}.py"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    exec(compile(text, name, "exec", dont_inherit=True), scope)
 
 
 def new_process() -> None:

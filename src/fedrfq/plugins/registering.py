@@ -13,6 +13,7 @@ from fedrfq.plugins.known import Plugin, check_free, given
 from fedrfq.plugins.loading import LOADING
 from fedrfq.plugins.packages import installed, package
 from fedrfq.plugins.registries import REGISTRIES, misfit
+from fedrfq.plugins.source_text import source_of
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
@@ -77,8 +78,8 @@ def _calling(kind: str, name: str, value: Any) -> Plugin:
         path = Path(caller["__file__"])
         return given(Plugin(path.name, hashlib.sha256(path.read_bytes()).hexdigest()))
     try:
-        source = inspect.getsource(value)
-    except (OSError, TypeError):
+        source = source_of(value)
+    except OSError:
         raise UserError(
             f"the source of {kind} '{name}' cannot be read, so a run could not say what it used: "
             "put it into a file"

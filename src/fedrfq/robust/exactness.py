@@ -8,7 +8,6 @@ is made of them. What the package's own functions do inside does not count: thei
 from __future__ import annotations
 
 import ast
-import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,6 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedrfq.plugins.source_text import text_around
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.centres import FULL
 from fedrfq.robust.detectors.detector import Detector
@@ -53,16 +53,11 @@ def inexact(part: Part) -> str:
 
 @cache
 def _in_source(kind: type[Part]) -> str:
-    module = sys.modules.get(kind.__module__)
-    path = getattr(module, "__file__", None)
-    try:
-        lines = inspect.getsource(module) if module is not None else ""
-    except (OSError, TypeError):
-        return ""
-    for node in _reached(ast.parse(lines), kind.__name__):
+    where, text = text_around(kind)
+    for node in _reached(ast.parse(text), kind.__name__):
         why = _leaves_integers(node)
         if why:
-            return f"{Path(str(path)).name}, line {getattr(node, 'lineno', 0)}: {why}"
+            return f"{where}, line {getattr(node, 'lineno', 0)}: {why}"
     return ""
 
 
