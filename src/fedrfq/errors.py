@@ -27,11 +27,13 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f" (did you mean {known[matches[0]]}?)"
 
 
-def check_one_of(key: str, value: object, names: Iterable[str]) -> None:
-    """Refuse a value under a key that takes one of these names."""
+def check_one_of(key: str, value: object, names: Iterable[str], plugins: bool = False) -> None:
+    """Refuse a value under a key that takes one of these names; plugins may add to them."""
     known = list(names)
     if value not in known:
         near = did_you_mean(str(value), known)
+        if plugins and not near:
+            near = "; your own: --plugin FILE, or fedrfq.load_plugin"
         raise UserError(f"{key} must be one of {', '.join(known)}, not {value!r}{near}")
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import fedrfq
 from fedrfq.models import any_module
+from fedrfq.runs.given_modules import options
 from support.command import assert_same_run, only_run
 from support.command import fedrfq as command
 
@@ -128,6 +129,8 @@ def test_the_command_line_imports_what_the_user_names(
     sets = [part for setting in SETS for part in ("--set", setting)]
     command("run", *sets, "--out", tmp_path / "runs", "--module", "nets:make")
     path = only_run(tmp_path / "runs").path
+    # With these an interrupted run is continued.
+    assert options(only_run(tmp_path / "runs").experiment()) == ["--module", "nets:make"]
     monkeypatch.setattr(any_module, "_GIVEN", {})
     del sys.modules["nets"]
     Image.new("L", (28, 28)).save(tmp_path / "a.png")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -125,6 +126,16 @@ def test_an_interrupt_in_training_drops_the_record_of_an_unfinished_round(
     assert max(RunDirectory(run.path).checkpoints()) == 1
 
 
+def test_a_loop_that_is_open_as_the_program_ends_leaves_a_checkpoint(tmp_path: Path) -> None:
+    code = f"import fedrfq; steps = iter(fedrfq.run({SMALL | {'rounds': 3}!r}, 'cpu')); next(steps)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    run = fedrfq.resume(next(tmp_path.glob("runs/*/*")))
+    assert [record.round for record in run] == [2, 3]
+
+
 def test_between_two_loops_the_directory_is_free(tmp_path: Path) -> None:
     run = started(tmp_path)
     session = run._opened()
@@ -237,3 +248,15 @@ def test_report_and_verify(tmp_path: Path) -> None:
 def test_without_a_committee_there_is_nothing_to_verify(finished: fedrfq.Run) -> None:
     with pytest.raises(fedrfq.UserError, match="no audit log"):
         finished.verify()
+
+
+@pytest.mark.parametrize("source", [3, None, ["method"]])
+def test_what_is_no_source_is_refused_in_words(source: Any) -> None:
+    with pytest.raises(fedrfq.UserError, match="a TOML file, a dict or an Experiment, found"):
+        fedrfq.run(source)
+
+
+def test_a_single_callback_is_refused_with_what_to_give() -> None:
+    callback: Any = fedrfq.Callback()
+    with pytest.raises(fedrfq.UserError, match=r"give \[callback\]"):
+        fedrfq.run({"rounds": 1}, callbacks=callback)

@@ -29,16 +29,20 @@ def study() -> dict[str, Any]:
 
 
 def test_a_comparison_is_a_table_and_is_carried_out_once(
-    tmp_path: Path, study: dict[str, Any]
+    tmp_path: Path, study: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = fedrfq.compare(study, "cpu", tmp_path)
+    found = fedrfq.compare(study, "cpu", tmp_path, progress=True)
+    assert "fedproto × 1" in capsys.readouterr().out
     assert list(found.table["method"]) == ["local", "fedproto"]
     assert found.table["own_mean"].between(0, 100).all()
     assert "| fedproto |" in repr(found)
-    assert (found.path / "table.json").is_file()
+    made = "`fedrfq.compare in Python`; revision"
+    assert made in repr(found)
+    assert made in (found.path / "table.md").read_text()
     runs = sorted(tmp_path.glob("mine/*/result.json"))
     assert len(runs) == 2
     assert fedrfq.compare(study, "cpu", tmp_path).table.equals(found.table)
+    assert capsys.readouterr().out == ""
     assert sorted(tmp_path.glob("mine/*/result.json")) == runs
 
 

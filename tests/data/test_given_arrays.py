@@ -72,10 +72,36 @@ def test_a_fifth_is_kept_for_testing_where_no_test_is_given() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((9, 7, 3), (3, 9, 7)),
+        ((3, 9, 7), (3, 9, 7)),
+        ((1, 9, 3), (1, 9, 3)),
+        ((9, 9, 4), (4, 9, 9)),
+        ((4, 9, 9), (4, 9, 9)),
+        ((9, 9, 9), (9, 9, 9)),
+        ((9, 7, 4), (9, 7, 4)),
+    ],
+)
+def test_channels_may_be_last(given: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    assert Dataset.from_arrays(np.zeros((10, *given)), Y).shape == expected
+
+
+def test_tensors_of_types_that_numpy_lacks_are_taken() -> None:
+    x = torch.rand(10, 4)
+    data = Dataset.from_arrays(x.bfloat16(), Y)
+    assert data.sha256 == Dataset.from_arrays(x.bfloat16().float(), Y).sha256
+
+
+@pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"x": X.astype(str)}, "array of numbers"),
-        ({"x": np.full((10, 2), np.nan)}, "NaN"),
+        ({"x": X[:0]}, "found none"),
+        ({"x": [[1, 2], [3]]}, "all of one size"),
+        ({"x": [[1.0], [np.nan], [np.inf]]}, "NaN.* in 2 of 3 samples, first in sample 1"),
+        ({"y": [*["cat"] * 9, None]}, "a label for each sample, found None for sample 9"),
+        ({"groups": [*[1.0] * 9, np.nan]}, "a group for each sample, found nan for sample 9"),
         ({"x": X[None]}, "found shape"),
         ({"test": (X / 255, Y)}, "of one kind"),
         ({"y": Y[:3]}, "expected 10 labels"),

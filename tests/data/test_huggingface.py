@@ -5,6 +5,9 @@ What needs their packages is skipped without them: `make test-extras` installs t
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from fedrfq.data import Dataset, load
 from fedrfq.data.huggingface import _chosen, _read
 from fedrfq.data.partition import FlowerPartitioner
 from fedrfq.errors import UserError
+from support.fake_hub import serving
 
 RANDOM = np.random.default_rng(2)
 X = RANDOM.integers(0, 256, (20, 8, 6), np.uint8)
@@ -92,6 +96,35 @@ def test_parquet_files_of_a_hub_are_read(pictures: Any, tmp_path: Path) -> None:
         files[split] = [str(tmp_path / f"{split}.parquet")]
     data = Dataset.from_huggingface(_read(files))
     assert data.sha256 == Dataset.from_huggingface(pictures).sha256
+
+
+def test_a_dataset_of_a_hub_is_downloaded_once_and_then_needs_no_network(
+    pictures: Any, tmp_path: Path
+) -> None:
+    """The real client, in a process of its own, with a hub on this machine."""
+    pytest.importorskip("huggingface_hub")
+    for split in ("train", "test"):
+        (tmp_path / "hub" / "default" / split).mkdir(parents=True)
+        pictures[split].to_parquet(tmp_path / "hub" / "default" / split / "0000.parquet")
+    (tmp_path / "hub" / "data.py").write_text("raise SystemExit('a script of the hub ran')")
+
+    def loaded(address: str) -> subprocess.CompletedProcess[str]:
+        hub = {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home"), "NO_PROXY": "127.0.0.1"}
+        code = "from fedrfq.data import load; print(load('hf:own/data@default').sha256)"
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, **hub},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    with serving("own/data", tmp_path / "hub") as address:
+        online = loaded(address)
+    offline = loaded(address)
+    expected = f"{Dataset.from_huggingface(pictures).sha256}\n"
+    assert (online.stdout, offline.stdout) == (expected, expected), online.stderr + offline.stderr
 
 
 def test_the_files_of_one_configuration_are_chosen() -> None:

@@ -69,7 +69,7 @@ def test_without_test_samples_they_are_drawn_from_held_classes(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("held", "why"),
     [
-        ({"train": [[0], []]}, "client 1's train samples must be a list of whole numbers"),
+        ({"train": [[0], []]}, "client 1's train samples are none"),
         ({"train": [[0], [1.5]]}, "must be a list of whole numbers"),
         ({"train": [[0], [True]]}, "must be a list of whole numbers"),
         ({"train": [[0], ["1"]]}, "must be a list of whole numbers"),

@@ -28,6 +28,13 @@ def test_maps_that_are_not_centred_keep_their_hashes() -> None:
     assert load(sets=[MAP, "public.centred=true"]).hash() != before
 
 
+def test_maps_that_are_not_mirrored_keep_their_hashes() -> None:
+    before = "ee738d4c2f3c47d0d2c42898d21523941d9288aaf2a6b74a9dd29e8c55450e17"
+    photographs = "public.name=resnet18"
+    assert load(sets=[photographs]).hash() == before
+    assert load(sets=[photographs, "public.mirrored=true"]).hash() != before
+
+
 def test_a_map_and_its_settings_are_part_of_the_hash() -> None:
     changes = [[], [MAP], [MAP, "public.bits=6"], [MAP, "public.every=3"], [MAP, "public.second=8"]]
     assert len({load(sets=sets).hash() for sets in changes}) == len(changes)

@@ -54,3 +54,10 @@ def test_no_epsilon_is_claimed_and_no_budget_kept() -> None:
         check_experiment(budget)
     plain = experiment(**{**PRIVATE, "privacy": {}})
     assert privacy_record.without_epsilon(plain, 3, "") == []
+
+
+def test_training_with_noise_is_refused() -> None:
+    """Nodes report losses of the samples, whatever noise there is in the models."""
+    noisy = experiment(**{**PRIVATE, "train": {"dp_noise": 1.0}})
+    with pytest.raises(UserError, match=r"train\.dp_noise gives no ε here"):
+        check_experiment(noisy)

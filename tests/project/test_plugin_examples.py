@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import fedrfq
+from fedrfq.api.contracts import check_plugin
 from fedrfq.data import Dataset, get, load
 from fedrfq.errors import UserError
 from fedrfq.prototypes.fixed_point import Globals
@@ -34,6 +35,11 @@ def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def load_example(name: str) -> None:
     fedrfq.load_plugin(EXAMPLES / name)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_each_keeps_its_contract(path: Path) -> None:
+    assert [finding for finding in check_plugin(path) if not finding.holds] == []
 
 
 def test_a_new_method_takes_at_most_40_lines(mnist: Dataset) -> None:

@@ -1,12 +1,17 @@
-"""A progress bar for runs that are started from Python."""
+"""Progress bars for runs and studies that are started from Python."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.progress import Progress, TaskID
 
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.runs.callbacks import Callback
 from fedrfq.runs.recorded_run import RecordedRun
+from fedrfq.studies.carry_out import Watcher
+from fedrfq.studies.grid import Grid, GridStep
 
 
 class ProgressBar(Callback):
@@ -27,3 +32,18 @@ class ProgressBar(Callback):
 
     def on_end(self, run: RecordedRun, status: str) -> None:
         self._bar.stop()
+
+
+class StudyBars(Watcher):
+    """Shows the rounds of all runs of a study, and which are being trained."""
+
+    @contextmanager
+    def training(self, grid: Grid, what: str) -> Iterator[Callable[[GridStep], None]]:
+        with Progress() as bar:
+            task = bar.add_task(what or "training", total=grid.rounds, completed=grid.completed())
+
+            def shown(step: GridStep) -> None:
+                words = f"{what}: {step.what}" if what else step.what
+                bar.update(task, completed=step.completed, description=words)
+
+            yield shown

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +54,8 @@ class Run(RecordedRun):
         session = self._opened()
         self._stopping = False
         status = "failed"
+        ending = partial(self._stop_at_exit, session)
+        atexit.register(ending)
         try:
             for outcomes in session.advance():
                 yield outcomes[0].record
@@ -62,6 +67,7 @@ class Run(RecordedRun):
             status = "ended"
             raise
         finally:
+            atexit.unregister(ending)
             self._leave(session, status)
 
     def finish(self) -> dict[str, Any] | None:
@@ -93,8 +99,19 @@ class Run(RecordedRun):
         self._session.seen = (self,)
         return self._session
 
+    def _stop_at_exit(self, session: Session) -> None:
+        """Leave a checkpoint as the program ends, with a loop that somebody still holds.
+
+        Python would leave the loop only after this, when hardly anything works any more.
+        """
+        self._session = None
+        with closing(session):
+            session.stop()
+
     def _leave(self, session: Session, status: str) -> None:
         """Leave the run so that it can be looked at, continued, or used by another process."""
+        if self._session is not session:
+            return
         self._session = None
         try:
             if status == "failed":
@@ -189,12 +206,19 @@ def _table(source: Source) -> Table:
         return source.table()
     if isinstance(source, Mapping):
         return dict(source)
+    if not isinstance(source, str | Path):
+        raise UserError(
+            "source: expected the path of a TOML file, a dict or an Experiment, "
+            f"found {source!r:.80}"
+        )
     if source == "":
         return {}
     return toml.read(Path(source))
 
 
 def _with_progress(callbacks: Iterable[Callback], progress: bool) -> list[Callback]:
+    if isinstance(callbacks, Callback):
+        raise UserError("callbacks: expected a list, found one callback; give [callback]")
     told = list(callbacks)
     if progress:
         told.append(ProgressBar())

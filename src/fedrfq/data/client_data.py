@@ -33,6 +33,13 @@ class ClientData:
         slots = torch.arange(self.index_KN.shape[1], device=self.x.device)
         return (slots < torch.tensor(self.counts, device=self.x.device)[:, None]).float()
 
+    def to(self, device: torch.device) -> ClientData:
+        """Return the data on a device."""
+        black_C = None if self.black_C is None else self.black_C.to(device)
+        return ClientData(
+            self.x.to(device), self.y.to(device), self.index_KN.to(device), self.counts, black_C
+        )
+
     def of(self, rows: Sequence[int]) -> ClientData:
         """Return the data of the clients in `rows` only."""
         # Trimmed to the longest row that remains: padding costs time and memory.

@@ -70,8 +70,10 @@ class Dataset:
         """Return a dataset of numpy arrays or torch tensors.
 
         `x` are images N×H×W, N×H×W×C or N×C×H×W, or rows of numbers N×F. Whole numbers from 0 to
-        255 are pixels; other numbers are taken as they are. `y` are labels from 0, or any values
-        of which each is a class. Without `test`, a fixed fifth of every class is kept for testing.
+        255 are pixels; other numbers are taken as they are. Channels are the last dimension where
+        that is 1 or 3, or smaller than the two equal ones before it. `y` are labels from 0, or any
+        values of which each is a class. Without `test`, a fixed fifth of every class is kept for
+        testing.
         `groups` say to whom each sample belongs, for `partition.name = "groups"`.
         """
         from fedrfq.data.given_arrays import from_arrays

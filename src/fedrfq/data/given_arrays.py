@@ -79,7 +79,9 @@ def images_of(given: Sequence[Any], name: str, *, as_numbers: bool = False) -> l
     """Return arrays of images as N×C×H×W; with `as_numbers`, none of them are taken for pixels."""
     arrays = [_array(x) for x in given]
     for array in arrays:
-        if array.dtype.kind not in "uifb" or 0 in array.shape:
+        if 0 in array.shape:
+            raise UserError(f"{name}: expected samples, found none: the shape is {array.shape}")
+        if array.dtype.kind not in "uifb":
             raise UserError(
                 f"{name}: expected images or rows as an array of numbers, "
                 f"found {array.dtype} {array.shape}; convert them"
@@ -93,19 +95,31 @@ def images_of(given: Sequence[Any], name: str, *, as_numbers: bool = False) -> l
     if all(pixels):
         return [_channels_first(array.astype(np.uint8), name) for array in arrays]
     floats = [array.astype(np.float32) * np.float32(255) for array in arrays]
-    if not all(np.isfinite(array).all() for array in floats):
-        raise UserError(f"{name}: found values that are NaN, infinite or too large; remove them")
+    for array in floats:
+        _check_finite(array, name)
     return [_channels_first(array, name) for array in floats]
+
+
+def _check_finite(numbers: Array, name: str) -> None:
+    bad = np.unique(np.argwhere(~np.isfinite(numbers))[:, 0])
+    if len(bad):
+        raise UserError(
+            f"{name}: found values that are NaN, infinite or too large in {len(bad)} of "
+            f"{len(numbers)} samples, first in sample {bad[0]}; leave these samples out, or fill "
+            "in the values"
+        )
 
 
 def _array(x: Any) -> Array:
     """Return a numpy array of what numpy or torch holds, or of a picture."""
     if hasattr(x, "detach"):
-        x = x.detach().cpu().numpy()
+        x = x.detach().cpu()
+        # numpy has no bfloat16.
+        x = (x.float() if x.is_floating_point() else x).numpy()
     try:
         return np.asarray(x)
     except ValueError as error:
-        raise UserError(f"images must all be of one size: {error}") from error
+        raise UserError("expected samples that are all of one size, found several sizes") from error
 
 
 def _are_pixels(array: Array) -> bool:
@@ -121,7 +135,7 @@ def _channels_first(images: Array, name: str) -> Array:
         return images[:, :, None, None]
     if images.ndim == 3:
         return images[:, None]
-    if images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
+    if images.ndim == 4 and _has_channels_last(*images.shape[1:]):
         return images.transpose(0, 3, 1, 2)
     if images.ndim == 4:
         return images
@@ -129,6 +143,13 @@ def _channels_first(images: Array, name: str) -> Array:
         f"{name}: expected images N×H×W, N×H×W×C or N×C×H×W, or rows N×F, "
         f"found shape {images.shape}; reshape them"
     )
+
+
+def _has_channels_last(first: int, second: int, last: int) -> bool:
+    """Return whether images of this shape are H×W×C: grey, RGB, or squares of few channels."""
+    if first in (1, 3) or last in (1, 3):
+        return first not in (1, 3)
+    return first == second > last
 
 
 def _numbered(
@@ -142,6 +163,7 @@ def _numbered(
                 f"{name}: expected one label for each sample, a whole number or text, "
                 f"found {array.dtype} {array.shape}; {_conversion(array)}"
             )
+        _check_present(array, "label", name)
     if all(array.dtype.kind in "ui" for array in arrays):
         if classes is None:
             check_run(np.unique(np.concatenate(arrays)), name)
@@ -181,11 +203,24 @@ def _owners(given: Sequence[Any], name: str) -> list[NDArray[np.int64] | None]:
         return [None for _ in arrays]
     if any(array.ndim != 1 for array in known):
         raise UserError(f"{name}: expected one group for each sample; reshape `groups`")
+    for array in known:
+        _check_present(array, "group", name)
     values = np.unique(np.concatenate(known).astype(str))
     return [
         None if array is None else np.searchsorted(values, array.astype(str)).astype(np.int64)
         for array in arrays
     ]
+
+
+def _check_present(values: Array, what: str, name: str) -> None:
+    """Refuse labels or groups that are missing, which would be one more class or group."""
+    for i, value in enumerate(values.tolist()):
+        # NaN is the only number that is not itself.
+        if value is None or value != value:
+            raise UserError(
+                f"{name}: expected a {what} for each sample, found {value} for sample {i}; "
+                "leave such samples out"
+            )
 
 
 def _check_lengths(images: Array, labels: Array, owners: Array | None, name: str) -> None:

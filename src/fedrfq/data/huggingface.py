@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,26 +50,47 @@ def _parsed(name: str) -> tuple[str, str]:
 def _downloaded(repo: str, config: str) -> dict[str, list[str]]:
     """Return the local copies of a repository's Parquet files, by split."""
     try:
-        import huggingface_hub
+        from huggingface_hub import hf_hub_download
     except ImportError as error:
         raise UserError(f"data of the hub need Hugging Face's packages: {_EXTRA}") from error
+    where = {"repo_type": "dataset", "revision": _PARQUET}
     try:
-        listed = huggingface_hub.list_repo_files(repo, repo_type="dataset", revision=_PARQUET)
-        chosen = _chosen(repo, config, [file for file in listed if file.endswith(".parquet")])
+        chosen = _chosen(repo, config, _listed(repo, where))
         return {
-            split: [
-                huggingface_hub.hf_hub_download(repo, file, repo_type="dataset", revision=_PARQUET)
-                for file in files
-            ]
+            split: [hf_hub_download(repo, file, **where) for file in files]
             for split, files in chosen.items()
         }
+    except UserError:
+        raise
     # Without a network, or without such a repository, it raises errors of several libraries.
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:
         why = (str(error).splitlines() or [repr(error)])[0]
         raise UserError(
             f"hf:{repo}: cannot get it from the hub ({why[:200]}); check the name and the network, "
             "or load it elsewhere and use Dataset.from_huggingface"
         ) from error
+
+
+def _listed(repo: str, where: Mapping[str, str]) -> list[str]:
+    """Return a repository's Parquet files; without a network, those that were downloaded before."""
+    from huggingface_hub import list_repo_files
+
+    try:
+        listed = list_repo_files(repo, **where)
+    except Exception:
+        listed = _downloaded_before(repo, where)
+        if not listed:
+            raise
+    return [file for file in listed if file.endswith(".parquet")]
+
+
+def _downloaded_before(repo: str, where: Mapping[str, str]) -> list[str]:
+    from huggingface_hub import snapshot_download
+
+    with suppress(Exception):
+        folder = Path(snapshot_download(repo, local_files_only=True, **where))
+        return [path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet")]
+    return []
 
 
 def _chosen(repo: str, config: str, files: Sequence[str]) -> dict[str, list[str]]:

@@ -36,7 +36,7 @@ def load(name_or_path: str, form: ImageForm = AS_FOUND, partial: bool = False) -
         raise UserError(
             f"the data '{name_or_path.removeprefix(GIVEN)}' were given to fedrfq.run as Python "
             "objects and cannot be loaded by name: go on in Python with "
-            "fedrfq.resume(PATH, data=…) and the same data"
+            "fedrfq.resume(PATH, data=…) and the same data; commands need data in a file, as .npz"
         )
     if is_on_hub(name_or_path):
         from fedrfq.data.huggingface import load_from_hub
@@ -54,6 +54,13 @@ def load(name_or_path: str, form: ImageForm = AS_FOUND, partial: bool = False) -
         get(source.name, progress=False)
     content = cached_dataset.read(source)
     return _dataset(source.name, content, source.mean, source.std, source.name)
+
+
+def is_there(name_or_path: str) -> bool:
+    """Return whether a dataset of this name is known, or something is at this path."""
+    if name_or_path in DATASETS or is_on_hub(name_or_path):
+        return True
+    return at_path(name_or_path) is not None
 
 
 def at_path(name: str) -> Path | None:
@@ -138,7 +145,8 @@ def _existing(name_or_path: str) -> Path:
         raise UserError(
             f"dataset: expected one of {known} or the path of your own data, "
             f"found {name_or_path!r:.200}, which does not exist"
-            f"{did_you_mean(name_or_path[:_MAX_NAME], DATASETS)}; check data.name or the path"
+            f"{did_you_mean(name_or_path[:_MAX_NAME], DATASETS)}; check data.name or the path, "
+            "or give the plugin that has it (--plugin FILE)"
         )
     return path
 

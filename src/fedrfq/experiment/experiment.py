@@ -301,6 +301,14 @@ class Experiment:
         """Whether noise hides samples: in statistics on the public map, or in training."""
         return self.privacy.used or self.train.private
 
+    def noisy_uploads(self, rounds: int) -> int:
+        """Return how many uploads with noise a client makes at most in so many rounds."""
+        if not self.privacy.used:
+            return 0
+        if self.privacy.prototype_norm:
+            return rounds
+        return sum(self.public.due(number) for number in range(1, rounds + 1))
+
     def noisy_steps(self, rounds: int) -> NoisySteps | None:
         """Return the steps of so many rounds of a client; None if it trains without noise."""
         if not self.train.private:
@@ -316,6 +324,11 @@ class Experiment:
             raise UserError(
                 f"method '{name_of(METHODS, self.method)}' trains toward the means of the client's"
                 " own samples, which have no noise: with train.dp_noise, choose another method"
+            )
+        if not self.method.is_mean_of_samples:
+            raise UserError(
+                "method.reduction = 'classes' weighs a sample by the others of its batch, and"
+                " train.dp_noise takes each by itself: set method.reduction = 'samples'"
             )
         if self.privacy.unit != "sample":
             raise UserError("train.dp_noise protects single samples: set privacy.unit = 'sample'")
@@ -349,20 +362,38 @@ class Experiment:
             raise UserError(
                 f"privacy.budget cannot be kept, since there is no ε: {self.uncovered()}"
             )
-        # Raises where the noise does not suit the grid.
+        self._check_private_prototypes()
+        # Both raise where the noise does not suit the grid.
         self.privacy.scale(self.public.limit(), self.public.values())
+        self.privacy.prototype_scale(self.prototype_size())
+
+    def _check_private_prototypes(self) -> None:
+        if not self.privacy.prototype_norm:
+            return
+        if not self.method.exchanges:
+            raise UserError(
+                f"method '{name_of(METHODS, self.method)}' uploads no prototypes: remove"
+                " privacy.prototype_norm"
+            )
+        if not self.train.private:
+            raise UserError(
+                "privacy.prototype_norm adds noise to means of features, and the features"
+                " themselves were trained on the samples without any: set train.dp_noise"
+            )
 
     def uncovered(self) -> str:
         """Return what leaves clients besides noisy statistics, and so why there is no ε; or ""."""
         method = name_of(METHODS, self.method)
         if self.method.centres and not self.train.private:
             return f"method '{method}' uploads models that were trained on the samples"
-        if self.method.exchanges and self.train.private:
+        if self.public.used and not self.privacy.used:
+            return "statistics on the public map have no noise: set privacy.noise"
+        if self.method.exchanges and self.train.private and not self.privacy.prototype_norm:
             return (
                 f"method '{method}' uploads means of its samples' features without noise;"
-                " train.dp_noise covers the model alone"
+                " train.dp_noise covers the model alone: set privacy.prototype_norm"
             )
-        if self.method.exchanges:
+        if self.method.exchanges and not self.train.private:
             return (
                 f"method '{method}' uploads prototypes of features that were trained on the samples"
             )
@@ -421,19 +452,19 @@ class Experiment:
         for key, kinds in KINDS.items():
             value = getattr(self, key)
             table[key] = {"name": name_of(kinds, value), **vars(value)}
-        for key in ("revocable", "leave"):
+        for key in ("revocable", "leave", "centred", "mirrored"):
             # Experiments from before there were these options keep their hashes, too.
-            if not table["public"][key]:
-                del table["public"][key]
+            if not table["public"].get(key):
+                table["public"].pop(key, None)
         if not self.public.used:
             # And so do those from before there were public maps.
             del table["public"]
-        elif not self.public.centred:
-            # … and those from before maps could be centred.
-            del table["public"]["centred"]
         if not self.has_noise:
             # … and those from before there was noise.
             del table["privacy"]
+        elif not self.privacy.prototype_norm:
+            # … or noise in prototypes.
+            del table["privacy"]["prototype_norm"]
         if self.cohorts:
             table["cohorts"] = [_cohort_table(cohort) for cohort in self.cohorts]
         used = self._plugins(table, tracker_names(self.track))

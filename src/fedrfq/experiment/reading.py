@@ -189,7 +189,7 @@ def _of_kind(key: str, section: Table, suits: Mapping[str, Any], path: str) -> A
     kinds = KINDS[key]
     name = section.pop("name", suits.get("name", DEFAULT_KINDS[key]))
     _typed(name, str, f"{path}.name")
-    check_one_of(f"{path}.name", name, kinds)
+    check_one_of(f"{path}.name", name, kinds, plugins=key != "committee")
     _check_owner(section, name, kinds, path)
     return _build(kinds[name], section, path, suits)
 

@@ -51,11 +51,16 @@ def reporting_write_errors(where: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # No option is named: servers and clients write here, too, and have no --out.
-        remedy = "check the folder and its permissions"
-        if error.errno in _FULL:
-            remedy = "free some space on its disk"
-        raise UserError(f"cannot write to {where}: {error.strerror or error}; {remedy}") from error
+        reason = error.strerror or error
+        raise UserError(f"cannot write to {where}: {reason}; {write_remedy(error)}") from error
+
+
+def write_remedy(error: OSError) -> str:
+    """Return what to do about an error in writing."""
+    if error.errno in _FULL:
+        return "free some space on its disk"
+    # No option is named: servers and clients write here, too, and have no --out.
+    return "check the folder and its permissions"
 
 
 def raise_open_file_limit(wanted: int) -> int:

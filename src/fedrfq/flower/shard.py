@@ -20,7 +20,7 @@ from fedrfq.data import Dataset
 from fedrfq.data.client_data import client_data, tests_of
 from fedrfq.data.partition import Ints
 from fedrfq.engine import counter_rng
-from fedrfq.engine.engine import Engine, Program
+from fedrfq.engine.engine import Engine, Program, home
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.flower.messages import Floats, Losses, NodeFigures
@@ -112,19 +112,20 @@ class Shard:
     ) -> None:
         self.experiment = experiment
         self.clients = tuple(clients)
-        self.device = device
+        self.trains_on = device
+        self.device = home(device)
         self.dataset = data.local.dataset
         partition = data.local.partition
         self._malicious = frozenset(attackers(experiment))
         self._rows = {client: row for row, client in enumerate(clients)}
         self._train_data, self._test_data = client_data(
-            [partition], data.labels, self.dataset, experiment.data.augment, device
+            [partition], data.labels, self.dataset, experiment.data.augment, self.device
         )
         self._common_data = None
         if data.local.common is not None:
-            self._common_data = tests_of([data.local.common], self.dataset, device)
-        self._public = PublicShard(experiment, data.local, data.labels, device, drawn)
-        self._held_KJ = held([partition], len(self.dataset.classes)).to(device)
+            self._common_data = tests_of([data.local.common], self.dataset, self.device)
+        self._public = PublicShard(experiment, data.local, data.labels, self.device, drawn)
+        self._held_KJ = held([partition], len(self.dataset.classes)).to(self.device)
         self.programs = self._divide()
 
     def start(self, clients: Sequence[int]) -> Params:
@@ -313,7 +314,8 @@ class Shard:
         experiment = self.experiment
         _, model = experiment.place(clients[0])
         program = Program(model, experiment.method, experiment.pool, experiment.train)
-        return Engine(program, self._train_data.of(rows), self._test_data.of(rows))
+        train, test = self._train_data.of(rows), self._test_data.of(rows)
+        return Engine(program, train, test, self.trains_on)
 
     def _divide(self) -> list[tuple[int, ...]]:
         """Return programs of neighbouring clients of one model, as large as memory allows."""

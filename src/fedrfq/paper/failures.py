@@ -149,8 +149,8 @@ def needed(experiment: Experiment) -> str:
 def prototypes(ended: EndedRun, seed: int, device: torch.device) -> Clustered:
     """Cluster the test prototypes of all clients, made with the models of the last round."""
     experiment = ended.run.experiment()
-    state = ended.run.last(device)
     loop = RoundLoop([experiment], _load(experiment.data), device)
+    state = ended.run.last(loop.device)
     per_engine = [
         tested(engine, params) for engine, params in zip(loop.engines, state.params, strict=True)
     ]

@@ -109,9 +109,14 @@ class FromFile:
 
     def _samples(self, given: Any, whose: str, labels: Ints) -> Ints:
         found = np.asarray(given)
-        if found.ndim != 1 or not found.size or found.dtype.kind not in "iu":
+        if not found.size:
             raise UserError(
-                f"{self.path}: {whose} samples must be a list of whole numbers, at least one; "
+                f"{self.path}: {whose} samples are none, and every client needs some; leave the "
+                "client out, or the test samples of all"
+            )
+        if found.ndim != 1 or found.dtype.kind not in "iu":
+            raise UserError(
+                f"{self.path}: {whose} samples must be a list of whole numbers; "
                 f"found {found.dtype} {found.shape}"
             )
         own: Ints = np.sort(found.astype(np.int64))

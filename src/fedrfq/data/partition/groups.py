@@ -60,7 +60,8 @@ def _piles_by_writer(dataset: Dataset) -> tuple[list[Ints], list[Ints]]:
     if dataset.train_groups is None or dataset.test_groups is None:
         raise UserError(
             f'{dataset.name} does not say who wrote what, which partition "groups" needs; '
-            "use a dataset in LEAF's format or an .npz file with train_groups and test_groups"
+            "give groups= to Dataset.from_arrays, or an .npz file with train_groups and "
+            "test_groups, or a dataset in LEAF's format"
         )
     writers, train = np.unique(dataset.train_groups, return_inverse=True)
     # Test samples of writers who have no training samples belong to no client.
