@@ -21,10 +21,11 @@ test: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-# What needs large packages that no other test does.
+# What needs large packages that no other test does; Jupyter, too, to run a notebook as users do.
 test-extras: $(VENV)/.installed-dev
-	$(PIP) -e '.[huggingface,track]'
-	$(BIN)/pytest tests/data/test_huggingface.py tests/runs/test_trackers.py
+	$(PIP) -e '.[huggingface,track,cuda]' nvidia-cuda-nvrtc nbclient ipykernel
+	$(BIN)/pytest tests/data/test_huggingface.py tests/runs/test_trackers.py \
+		tests/models/test_fused_on_cuda.py tests/project/test_notebooks.py
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/generate.py

@@ -28,11 +28,14 @@ import sys
 import tempfile
 import time
 import traceback
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 # One thread: children are forked, and threads do not survive that.
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -45,6 +48,13 @@ MAX_EXTRA_BYTES = 3 << 29
 MAX_OUTPUT_BYTES = 1 << 24
 EXIT_CODES = (0, 1, 2, 3)
 CRASHED = 70
+# These last until somebody interrupts them. Once they have nothing to do, they are visited, if they
+# have a page, and interrupted.
+LASTING = ("watch", "client", "server", "forget")
+QUIET_SECONDS = 1.5
+INTERRUPTED = 130
+# What `watch` says instead of showing what it did not expect.
+UNSHOWN = "cannot be shown"
 
 SETTINGS = [
     "clients=4",
@@ -66,6 +76,8 @@ CASES = [
     ("run", ["export", "{it}", "1"]),
     ("run", ["verify", "{it}", "--recompute"]),
     ("run", ["evidence", "{it}"]),
+    ("run", ["watch", "{it}"]),
+    ("run", ["audit-privacy", "{it}", "--shadows", "4", "--questions", "100", "--pictures", "1"]),
     ("cluster/server-0", ["verify", "{it}", "--recompute"]),
     ("cluster/server-0", ["evidence", "{it}", "--export", "{scratch}/proofs.bin"]),
     ("cluster/server-0", ["committee", "status", "{it}"]),
@@ -94,6 +106,17 @@ CASES = [
     ("asked", ["committee", "add", "{scratch}/new", "{it}/requests/hospital.toml"]),
     ("asked", ["runs", "{it}"]),
     ("runs", ["runs", "{it}"]),
+    ("runs", ["watch", "{it}"]),
+    ("cluster/server-0", ["watch", "{it}"]),
+    # A client asks to be forgotten, and has been: then a server may purge what it sent.
+    ("leaving/client-0", ["forget", "{it}"]),
+    ("revocable/server-0", ["committee", "purge", "{it}", "client-1"]),
+    # A folder that anybody may write to. Nobody types the federation's id.
+    ("founded", ["client", "{scratch}/ward", "--data", "{images}", "--join", "{it}"]),
+    (
+        "founded",
+        ["server", "{scratch}/hospital", "--address", "127.0.0.1:7400", "--join", "{it}"],
+    ),
 ]
 
 HOSTILE_VALUES: list[Any] = [
@@ -131,6 +154,10 @@ def made(home: Path) -> Path:
     _command("keys", "new", seeds / "ward", "--name", "ward")
     requests = [seeds / name / "request.toml" for name in ("hospital", "ward")]
     _command("committee", "add", seeds / "asked", *requests)
+    shutil.copytree(seeds / "asked", seeds / "founded")
+    _command("committee", "init", seeds / "founded", *CONTRACT)
+    _make_revocable(seeds / "leaving", forgets=False)
+    _make_revocable(seeds / "revocable", forgets=True)
     _make_data(seeds)
     shutil.copytree(seeds / "run", seeds / "other")
     return seeds
@@ -143,6 +170,22 @@ def _command(*arguments: object) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+
+
+def _make_revocable(folder: Path, forgets: bool) -> None:
+    """Make a federation whose clients can leave, after a round, or two with one that has left."""
+    from fedrfq.federation.retained import withdrawal
+    from support.committees import PUBLIC, some_settings, uploads
+    from support.networked import CLIENTS, Networked
+
+    public = replace(PUBLIC, revocable=True, every=0)
+    network = Networked(folder, public)
+    network.round(1)
+    if forgets:
+        sent = uploads(some_settings(CLIENTS, public=public), 2).encoded(2)
+        sent[1] = withdrawal(2, 1, public)
+        network.round(2, sent)
+    network.close()
 
 
 def _make_data(seeds: Path) -> None:
@@ -372,10 +415,11 @@ class Found(NamedTuple):
 def run_case(command: list[str], scratch: Path, base_bytes: int) -> Found:
     """Run a command in a forked process, and judge how it ended."""
     output = scratch / "output"
+    page = scratch / "page"
     child = os.fork()
     if not child:
         _be_the_program(command, output, scratch)
-    ended, most_bytes = _awaited(child)
+    ended, most_bytes = _awaited(child, output, command[0] in LASTING)
     text = output.read_text(encoding="utf-8", errors="replace")[-20_000:]
     extra = most_bytes - base_bytes
     wrong = ""
@@ -385,6 +429,10 @@ def run_case(command: list[str], scratch: Path, base_bytes: int) -> Found:
         wrong = "hangs"
     elif ended == CRASHED:
         wrong = "traceback"
+    elif page.exists() and UNSHOWN in page.read_text(encoding="utf-8"):
+        wrong = UNSHOWN
+    elif ended == INTERRUPTED and command[0] in LASTING:
+        pass
     elif ended not in EXIT_CODES:
         wrong = f"ended with {ended}"
     elif "out of memory" in text:
@@ -419,10 +467,11 @@ def _be_the_program(command: list[str], output: Path, scratch: Path) -> None:
         os._exit(code)
 
 
-def _awaited(child: int) -> tuple[int | None, int]:
+def _awaited(child: int, output: Path, lasts: bool) -> tuple[int | None, int]:
     """Wait for the process; return its exit code, None if it had to be killed, and its memory.
 
-    A limit on its address space would be simpler, but drawing reserves more than it ever uses.
+    One that lasts is visited and interrupted as soon as it waits. A limit on its address space
+    would be simpler, but drawing reserves more than it ever uses.
     """
     computed = 0.0
     progress = time.monotonic()
@@ -435,10 +484,25 @@ def _awaited(child: int) -> tuple[int | None, int]:
         if _cpu_seconds(child) > computed:
             computed = _cpu_seconds(child)
             progress = time.monotonic()
+        if lasts and time.monotonic() - progress > QUIET_SECONDS:
+            _visit(output)
+            os.kill(child, signal.SIGINT)
+            lasts = False
         time.sleep(0.01)
     os.kill(child, signal.SIGKILL)
     _, _, usage = os.wait4(child, 0)
     return None, usage.ru_maxrss * 1024
+
+
+def _visit(output: Path) -> None:
+    """Ask for the pages of which a process has printed the address, and keep its state."""
+    said = output.read_text(encoding="utf-8", errors="replace")
+    address = re.search(r"http://127\.0\.0\.1:[0-9]+/", said)
+    if address is None:
+        return
+    for page in ("", "state"):
+        with urllib.request.urlopen(address[0] + page, timeout=MAX_IDLE_SECONDS) as answer:
+            output.with_name("page").write_bytes(answer.read())
 
 
 def _resident_bytes(child: int) -> int:
@@ -475,6 +539,8 @@ def fuzz(seeds: Path, home: Path, rng: random.Random, base_bytes: int) -> tuple[
     (case / "outside/file").write_bytes(b"mine")
     scratch = case / "scratch"
     scratch.mkdir()
+    for party in ("ward", "hospital"):
+        shutil.copytree(seeds / party, scratch / party)
     changes = [change(it, rng) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
     before = fingerprint(case / "outside")
     places = {

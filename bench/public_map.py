@@ -32,6 +32,7 @@ from fedrfq.learning.public.features import vectors
 from fedrfq.models.public_maps import PublicMap, RandomMap, ResNet18Map
 from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.robust.aggregation import combine
+from fedrfq.runs.environment import here
 
 _ROUNDS = (1, 10, 40)
 
@@ -168,7 +169,9 @@ def _fitted(z_NV: Tensor, y_N: Tensor, classes: int, decay: float) -> Tensor:
     return head.detach()
 
 
-def maps(kind: type[PublicMap], sizes: list[int]) -> Iterator[tuple[str, PublicMap]]:
+def maps(
+    kind: type[PublicMap], sizes: list[int], mirrored: bool
+) -> Iterator[tuple[str, PublicMap]]:
     """Yield the maps and statistics that are tried, with a name each."""
     variants: dict[str, dict[str, Any]] = {}
     for bits in (4, 6, 8, 16):
@@ -183,11 +186,18 @@ def maps(kind: type[PublicMap], sizes: list[int]) -> Iterator[tuple[str, PublicM
         }
     variants["federation's covariance, 12 bits"] = {"bits": 12, "moments": "full"}
     variants["federation's covariance, 16 bits"] = {"bits": 16, "moments": "full"}
-    for size in sizes or [0]:
-        scaled = {"size": size} if size else {}
+    for prefix, images in image_options(sizes, mirrored).items():
         for name, options in variants.items():
-            prefix = f"{size}×{size}, " if size else ""
-            yield prefix + name, kind(**options, **scaled)  # type: ignore[arg-type]
+            yield prefix + name, kind(**options, **images)
+
+
+def image_options(sizes: list[int], mirrored: bool) -> dict[str, dict[str, Any]]:
+    """Return what a map does to images, by the beginning of its name; of `random` nothing."""
+    if not sizes:
+        return {"": {}}
+    if mirrored:
+        return {f"{s}×{s} mirrored, ": {"size": s, "mirrored": True} for s in sizes}
+    return {f"{s}×{s}, ": {"size": s} for s in sizes}
 
 
 def mean(rows: list[dict[str, float]]) -> dict[str, float]:
@@ -202,6 +212,7 @@ def main() -> None:
     parser.add_argument("--data", default="mnist5k")
     parser.add_argument("--map", default="random", choices=("random", "resnet18"))
     parser.add_argument("--sizes", type=int, nargs="*", default=[])
+    parser.add_argument("--mirrored", action="store_true", help="resnet18's vectors mirrored")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--set", nargs="*", default=[], help="partition.ways=3 and so on")
@@ -214,10 +225,10 @@ def main() -> None:
         settings.setdefault(section, {})[name] = json.loads(value)
     dataset = data.load(args.data)
     kind: type[PublicMap] = {"random": RandomMap, "resnet18": ResNet18Map}[args.map]
-    result: dict[str, Any] = {"settings": settings, "map": args.map, "seeds": args.seeds}
+    result: dict[str, Any] = {"settings": settings, "map": args.map, "seeds": args.seeds, **here()}
     began = time.perf_counter()
     rows: dict[str, dict[str, float]] = {}
-    for name, map_ in maps(kind, args.sizes):
+    for name, map_ in maps(kind, args.sizes, args.mirrored):
         splits = [split(map_, dataset, seed, settings) for seed in range(args.seeds)]
         rows[name] = mean([exchanged(found, dataset) for found in splits])
         print(name, {key: round(value, 1) for key, value in rows[name].items()}, flush=True)

@@ -27,6 +27,7 @@ from fedrfq.studies.equality import rerun_key
 from fedrfq.studies.measures import MeasuredRuns
 from fedrfq.studies.plan import GridPlan
 from fedrfq.studies.reruns import Reruns
+from fedrfq.studies.robustness import lost
 from fedrfq.studies.study import Study
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -54,12 +55,24 @@ def recorded_rows(folder: Path, labels: Mapping[str, object]) -> list[dict[str, 
     """Return the rows of a recorded study's runs, from table.json or, without them, table.csv."""
     whole = json.loads((folder / "table.json").read_text(encoding="utf-8"))
     if "runs" in whole:
-        return list(whole["runs"])
+        return [_of_today(row) for row in whole["runs"]]
     with (folder / "table.csv").open(encoding="utf-8", newline="") as file:
         return [
             {key: text if key in labels else _value(text) for key, text in row.items()}
             for row in csv.DictReader(file)
         ]
+
+
+def _of_today(row: Row) -> dict[str, Any]:
+    """Return a run's row with the losses and the counts of uploads that today's rows have."""
+    today = dict(row)
+    counts = today.pop("detected", {})
+    if counts:
+        counts = {**counts, "dropped_honest": counts["dropped"] - counts["dropped_attackers"]}
+    for name in row:
+        if f"clean_{name}" in row:
+            today[f"{name}_loss"] = lost(row[f"clean_{name}"], row[name])
+    return today | {f"uploads_{name}": count for name, count in counts.items()}
 
 
 def _value(text: str) -> float | str | None:

@@ -21,7 +21,7 @@ from scipy import stats
 
 from fedrfq import experiment
 from fedrfq.methods import METHODS
-from fedrfq.models.fused.layout import ENGINE_LAYOUTS, Fused
+from fedrfq.models.fused.layout import ENGINE_LAYOUTS, FusedOnCPU
 from fedrfq.models.stacked import Grouped, Layout
 from stacked_runs import train_together
 from testbed import ROOT, revision
@@ -40,7 +40,7 @@ def accuracies(method: str, layout: Layout, args: argparse.Namespace) -> list[fl
 def compared(method: str, args: argparse.Namespace) -> dict[str, Any]:
     """Return a method's accuracies by both, and what lies between them."""
     before = accuracies(method, Grouped(), args)
-    after = accuracies(method, Fused(), args)
+    after = accuracies(method, FusedOnCPU(), args)
     differences = [b - a for a, b in zip(before, after, strict=True)]
     error = statistics.stdev(differences) / args.seeds**0.5
     return {

@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,13 +35,17 @@ FOREVER = 10**9
 
 @contextmanager
 def founded(
-    clients: int, ports: Sequence[int], waits: Mapping[str, int] | None = None
+    clients: int,
+    ports: Sequence[int],
+    waits: Mapping[str, int] | None = None,
+    detector: str = "none",
 ) -> Iterator[Path]:
     """Found a federation with servers on these ports of this machine; remove it in the end."""
     with TemporaryDirectory(prefix="fedrfq-") as folder:
         path = Path(folder) / "federation"
         addresses = [f"127.0.0.1:{port}" for port in ports]
-        founding.init(path, addresses, clients, waits, sets=[f"rounds={FOREVER}"])
+        sets = [f"rounds={FOREVER}", f"detector.name={detector}"]
+        founding.init(path, addresses, clients, waits, sets=sets)
         yield path
 
 
@@ -149,6 +154,18 @@ def _provenance() -> dict[str, Any]:
             "system": platform.platform(),
         },
         "python": platform.python_version(),
+        "interpreter": _interpreter(),
+    }
+
+
+def _interpreter() -> dict[str, Any]:
+    """Return how the interpreter was built: builds of one version differ by a tenth in speed."""
+    arguments = str(sysconfig.get_config_var("CONFIG_ARGS")).replace("'", "").split()
+    return {
+        "build": " ".join(platform.python_build()),
+        "compiler": platform.python_compiler(),
+        # Without prefixes and libraries, which say nothing of the build.
+        "options": [word for word in arguments if word.startswith(("--enable", "--with"))],
     }
 
 

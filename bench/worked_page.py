@@ -10,17 +10,12 @@ network of its own; between them are the project's TCP proxies, which delay, los
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,68 +24,10 @@ from fedrfq.data import load
 from fedrfq.node.ops.local_cluster import free_ports
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from support.proxy import Proxy, Weather
+from support.networks import WEATHER, networks
 from support.worked_page import HOSPITALS, WorkedPage, make_scans, play
 
 CLASSES = ("fracture", "healthy", "pneumonia")
-# Each way; a lost piece breaks the encrypted connection, which is then made anew.
-WEATHER = Weather(delay_s=(0.01, 0.04), piece=4096, drop=0.0005, cut=0.0005)
-PORT = 7400
-
-
-def network(hospital: str) -> str:
-    """Return the first three numbers of the addresses of a hospital's network."""
-    return f"10.77.{ord(hospital) - ord('a')}"
-
-
-@contextmanager
-def namespaces() -> Iterator[None]:
-    """Give each hospital a network namespace, with a cable to this one."""
-    made = []
-    try:
-        for hospital in "abcde":
-            name = f"fedrfq-{hospital}"
-            inside = ["ip", "-n", name]
-            cable = f"fed-{hospital}"
-            net = network(hospital)
-            steps = [
-                ["ip", "netns", "add", name],
-                ["ip", "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", name],
-                ["ip", "addr", "add", f"{net}.1/24", "dev", cable],
-                ["ip", "link", "set", cable, "up"],
-                [*inside, "addr", "add", f"{net}.2/24", "dev", "eth0"],
-                [*inside, "link", "set", "eth0", "up"],
-                [*inside, "link", "set", "lo", "up"],
-                [*inside, "route", "add", "default", "via", f"{net}.1"],
-            ]
-            for step in steps:
-                subprocess.run(step, check=True)
-                made = [*made, name] if "netns" in step[:2] else made
-        yield
-    finally:
-        for name in made:
-            subprocess.run(["ip", "netns", "del", name], check=False)
-
-
-@contextmanager
-def proxies(rng: Random) -> Iterator[list[Proxy]]:
-    """Stand between all hospitals: others reach a hospital's server at this end of its cable."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    found = []
-    for hospital in HOSPITALS:
-        net = network(hospital)
-        proxy = Proxy(PORT, rng, WEATHER, host=f"{net}.1", target_host=f"{net}.2")
-        asyncio.run_coroutine_threadsafe(proxy.start(PORT), loop).result()
-        found.append(proxy)
-    try:
-        yield found
-    finally:
-        for proxy in found:
-            asyncio.run_coroutine_threadsafe(proxy.stop(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
 
 
 def timed(page: WorkedPage, last: str) -> dict[str, Any]:
@@ -123,21 +60,13 @@ def users(folder: Path, last: str) -> dict[str, Any]:
 
 def in_namespaces(folder: Path, last: str) -> dict[str, Any]:
     """Run the page with each hospital in a network of its own, in bad weather."""
-    replaced = {}
-    for number, hospital in enumerate(HOSPITALS):
-        net = network(hospital)
-        replaced[f"127.0.0.1:{PORT + number}"] = f"{net}.1:{PORT}"
-        server = f"fedrfq server hospital-{hospital}"
-        replaced[server] = f"{server} --listen {net}.2:{PORT}"
+    with networks("abcde", HOSPITALS, Random(0)) as between:
 
-    def inside(party: str) -> list[str]:
-        if not party:
-            return []
-        return ["ip", "netns", "exec", f"fedrfq-{party[-1]}"]
+        def inside(party: str) -> list[str]:
+            return between.inside(party[-1]) if party else []
 
-    with namespaces(), proxies(Random(0)) as between:
-        found = timed(WorkedPage(folder, replaced, inside), last)
-        connections = sum(proxy.connections for proxy in between)
+        found = timed(WorkedPage(folder, between.replaced(HOSPITALS), inside), last)
+        connections = sum(proxy.connections for proxy in between.proxies)
     return {**found, "connections": connections, "weather": vars(WEATHER)}
 
 

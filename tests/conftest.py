@@ -7,6 +7,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from fedrfq.data.cache import folder
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.aggregation import Decision, decide
 from support.command import SMALL, fedrfq, only_run, sets
+
+# A background job of a shell ignores Ctrl-C, and so would the processes that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -62,8 +62,6 @@ def test_without_the_packages_for_training_one_line_says_what_to_install() -> No
 def test_ctrl_c_while_the_program_is_imported_ends_it_without_a_word() -> None:
     script = """
 import os, signal, sys
-# A test that is run as a shell's background job ignores Ctrl-C, and so do its children.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 class Interrupted:
     def find_spec(name, path, target=None):
         if name == "typer":

@@ -153,6 +153,7 @@ def test_nothing_undeclared_is_imported_by_any_module_or_by_a_round() -> None:
 # tables where somebody has it, and done without where not.
 IMPORTED_AS = {"scikit-learn": "sklearn", "pynacl": "nacl", "vl-convert-python": "vl_convert"}
 IMPORTED_AS |= {
+    "cuda-core": "cuda",
     "dp-accounting": "dp_accounting",
     "flwr-datasets": "flwr_datasets",
     "huggingface-hub": "huggingface_hub",
@@ -164,7 +165,7 @@ def test_only_declared_packages_are_imported_directly() -> None:
     """What a dependency happens to bring may be gone with its next release."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    names = ("train", "onnx", "report", "flower", "huggingface", "track", "privacy")
+    names = ("train", "onnx", "report", "flower", "huggingface", "track", "privacy", "cuda")
     runtime = [extras[name] for name in names]
     declared = {
         re.split(r"[^\w-]", line)[0]

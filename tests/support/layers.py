@@ -46,7 +46,6 @@ LAYERS = [
     "node.storage",
     "node.membership",
     "node.transport",
-    "node.receipts",
     "node.driver",
     "node.ops",
     "node",

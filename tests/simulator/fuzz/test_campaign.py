@@ -212,9 +212,12 @@ def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     arguments = command("committee", "fuzz", "--schedules", 20_000, "--jobs", 2, "--out", path)
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    wait_for(path, process)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    try:
+        wait_for(path, process)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert b"the same command continues" in errors
     assert b"Traceback" not in errors
