@@ -34,6 +34,7 @@ from fedrfq.learning.round_loop import LoopState, RoundLoop
 from fedrfq.models.public_maps import PublicMap, RandomMap, ResNet18Map
 from fedrfq.runs.environment import here
 from fedrfq.runs.session import pick_device
+from public_map import image_options
 
 METHODS = ("local", "codes", "fedproto", "fedrfq-coded", "fedper", "fedavg")
 _OUT = Console(stderr=True)
@@ -56,7 +57,9 @@ def trained(loop: RoundLoop) -> tuple[LoopState, dict[str, Any]]:
     return state, row
 
 
-def maps(kind: type[PublicMap], sizes: list[int]) -> Iterator[tuple[str, PublicMap]]:
+def maps(
+    kind: type[PublicMap], sizes: list[int], mirrored: bool
+) -> Iterator[tuple[str, PublicMap]]:
     """Yield the public maps that are tried, with a name each."""
     variants: dict[str, dict[str, Any]] = {
         "means, 4 bits": {"bits": 4},
@@ -67,11 +70,9 @@ def maps(kind: type[PublicMap], sizes: list[int]) -> Iterator[tuple[str, PublicM
         "moments of 128 values, 16 bits": {"projection": 128, "bits": 16, "moments": "full"},
         "moments, 16 bits": {"bits": 16, "moments": "full"},
     }
-    for size in sizes or [0]:
-        scaled = {"size": size} if size else {}
-        prefix = f"{size}×{size}, " if size else ""
+    for prefix, images in image_options(sizes, mirrored).items():
         for name, options in variants.items():
-            yield prefix + name, kind(**options, **scaled)  # type: ignore[arg-type]
+            yield prefix + name, kind(**options, **images)
 
 
 def beside(
@@ -137,6 +138,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--map", default="random", choices=("random", "resnet18"))
     parser.add_argument("--sizes", type=int, nargs="*", default=[])
+    parser.add_argument("--mirrored", action="store_true", help="resnet18's vectors mirrored")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--methods", nargs="+", default=METHODS)
@@ -161,7 +163,7 @@ def main() -> None:
         show(method, rows[method])
         if method not in args.beside:
             continue
-        for name, map_ in maps(kind, args.sizes):
+        for name, map_ in maps(kind, args.sizes, args.mirrored):
             with_map = [replace(one, public=map_) for one in loaded]
             row = beside(with_map, dataset, state, args.device)
             row["bytes"] = (np.array(row["bytes"]) + rows[method]["bytes"]).tolist()

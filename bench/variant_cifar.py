@@ -7,6 +7,9 @@ each λ, on seeds of its own, while a quarter of the training samples is held ba
 Then the best λ of each method is trained on all samples with the seeds 0, 1, … and tested on the
 test samples. The best λ has the highest sum of both ways to predict, own head and prototype. What
 the file of --out has already is not run again.
+
+The file also has the bounds of our variant's differences to its peers, paired over seeds, in every
+accuracy that both have.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from fedrfq.experiment import Experiment
 from fedrfq.files.atomic import write_atomically
 from fedrfq.files.strict_json import to_json
 from fedrfq.runs.environment import here
+from fedrfq.studies.intervals import difference
 from stacked_runs import train_together
 
 TASK = (
@@ -42,13 +46,16 @@ METHODS: dict[str, tuple[str, ...]] = {
     "codes": (),
     "fedproto": (),
     "protonorm": ("method.norm=0",),
-    "fedtgp": (),
+    "fedtgp": ("method.server_epochs=30",),
     "fedper": (),
     "local": (),
     "fedrfq-lean": (),
 }
 WITHOUT_LAM = ("local", "fedper")
 COLUMNS = ("accuracy_mean", "prototype_accuracy_mean")
+VARIANT = "fedrfq-coded"
+PEERS = ("codes", "fedproto", "protonorm", "fedtgp")
+JUDGED = (*COLUMNS, "accuracy_held", "accuracy_unheld")
 _OUT = Console(stderr=True)
 
 
@@ -95,6 +102,25 @@ def measured(method: str, lam: float | None, args: argparse.Namespace) -> dict[s
     return {key: [record.get(key) for record in records] for key in wanted}
 
 
+def compared(rows: dict[str, Any]) -> dict[str, Any]:
+    """Return our variant's differences to each peer there is, by the accuracy they are of."""
+    found = {}
+    for peer in PEERS:
+        if VARIANT not in rows or peer not in rows:
+            continue
+        pairs = {key: difference(rows[VARIANT][key], rows[peer][key]) for key in JUDGED}
+        found[peer] = {key: asdict(pair) for key, pair in pairs.items() if pair is not None}
+    return found
+
+
+def write(rows: dict[str, Any], args: argparse.Namespace) -> None:
+    """Write what was found so far."""
+    command = {key: value for key, value in vars(args).items() if key != "out"}
+    record = {"command": command, **here(), "rows": rows, "differences": compared(rows)}
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(args.out, (to_json(record) + "\n").encode())
+
+
 def options() -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(
@@ -128,10 +154,7 @@ def main() -> None:
             f"{statistics.mean(figures[key]):.2f}" for key in COLUMNS if None not in figures[key]
         ]
         _OUT.print(method, f"λ {lam}", " / ".join(shown))
-        command = {key: value for key, value in vars(args).items() if key != "out"}
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        record = {"command": command, **here(), "rows": rows}
-        write_atomically(args.out, (to_json(record) + "\n").encode())
+        write(rows, args)
 
 
 if __name__ == "__main__":

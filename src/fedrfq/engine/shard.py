@@ -104,7 +104,9 @@ class ThreadShard:
     def _capture(self, width: int) -> None:
         """Record a step of this width; recording does not run it."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # All graphs share their memory: nothing in it outlives a step.
+        pool = next((other.pool() for other in self.graphs.values()), None)
+        with torch.cuda.graph(graph, pool=pool):
             self._step(width)
         self.graphs[width] = graph
 
