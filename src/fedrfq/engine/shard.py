@@ -10,7 +10,7 @@ from torch import Tensor
 from fedrfq.data.client_data import ClientData
 from fedrfq.engine.poisson_schedule import poisson_schedule
 from fedrfq.engine.private_gradients import private_gradients
-from fedrfq.engine.program import Program
+from fedrfq.engine.program import Program, TrainingOptions
 from fedrfq.engine.schedule import BatchSchedule, ScheduledStep, augmented, schedule, widths
 from fedrfq.methods.method import Guide
 from fedrfq.models.stacked import Params, TrainingStep, trained
@@ -74,6 +74,7 @@ class ThreadShard:
 
         Once graphs have recorded where the buffers lie, it is into the same memory.
         """
+        params = {name: p.contiguous() for name, p in params.items()}
         new = [*params.values(), *guide.values(), *steps.tensors()]
         if self.graphs and [t.shape for t in new] == [t.shape for t in self.loaded]:
             torch._foreach_copy_(self.loaded, new)
@@ -126,9 +127,10 @@ class ThreadShard:
             grads, losses_K3 = self._gradients(params, x, y_KB, step, guide)
         with torch.no_grad():
             momentum = [m[:width] for m in self.momentum]
-            torch._foreach_mul_(momentum, train.momentum)
-            torch._foreach_add_(momentum, self._masked(grads, step.phase_K2))
-            torch._foreach_add_(leaves, self._masked(momentum, step.phase_K2), alpha=-train.lr)
+            if step.phase_K2 is None:
+                _descend(leaves, grads, momentum, train)
+            else:
+                self._descend_in_phases(leaves, grads, momentum, step.phase_K2)
             self.losses_K3[:width] += losses_K3
             self.step_1 += 1
 
@@ -144,13 +146,39 @@ class ThreadShard:
         samples_K1 = step.weight_KB.sum(1, keepdim=True)
         return list(grads), torch.stack(losses, 1).detach() * samples_K1
 
-    def _masked(self, of_leaves: list[Tensor], phase_K2: Tensor | None) -> list[Tensor]:
+    def _descend_in_phases(
+        self, leaves: list[Tensor], grads: list[Tensor], momentum: list[Tensor], phase_K2: Tensor
+    ) -> None:
+        """Take a step in which layers that rest in the phase stay as they are."""
+        train = self.program.train
+        torch._foreach_mul_(momentum, train.momentum)
+        torch._foreach_add_(momentum, self._masked(grads, phase_K2))
+        torch._foreach_add_(leaves, self._masked(momentum, phase_K2), alpha=-train.lr)
+
+    def _masked(self, of_leaves: list[Tensor], phase_K2: Tensor) -> list[Tensor]:
         """Return a tensor for each trained parameter, 0 for layers that rest in the phase."""
-        if phase_K2 is None:
-            return of_leaves
         heads = [int(self.program.model.head(name)) for name in self.params if trained(name)]
         factors = [
             phase_K2[:, head].view(-1, *[1] * (t.dim() - 1))
             for head, t in zip(heads, of_leaves, strict=True)
         ]
         return list(torch._foreach_mul(of_leaves, factors))
+
+
+def _descend(
+    leaves: list[Tensor], grads: list[Tensor], momentum: list[Tensor], train: TrainingOptions
+) -> None:
+    """Take a step of SGD with momentum; all parameters are read and written once."""
+    torch._fused_sgd_(
+        leaves,
+        # The kernel takes for granted that all lie in memory alike.
+        [grad.contiguous() for grad in grads],
+        momentum,
+        weight_decay=0.0,
+        momentum=train.momentum,
+        lr=train.lr,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+        is_first_step=False,
+    )
