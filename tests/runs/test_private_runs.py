@@ -178,6 +178,19 @@ def test_declared_classes_are_uploaded_with_samples_or_without(tmp_path: Path) -
     assert [row.nonzero()[0].tolist() for row in outcome.sent.held_KJ] == expected
 
 
+@pytest.mark.parametrize("kind", ["iid", "dirichlet"])
+def test_classes_that_follow_from_samples_are_no_declaration(kind: str) -> None:
+    """One sample of a class decides whether the class is uploaded, and so shows."""
+    dealt = [key for key in PRIVATE if not key.startswith("partition.")]
+    dealt += [f"partition.name={kind}", "privacy.budget=0"]
+    why = experiment.load(sets=dealt).uncovered()
+    assert why.startswith(f"with partition '{kind}'")
+    assert f"no ε: {why}" in fedrfq("run", *sets(dealt), "--dry-run").stdout
+    assert not experiment.load(sets=[*dealt, "privacy.classes=all"]).uncovered()
+    # Clients of a federation with a data contract declare classes themselves.
+    assert not experiment.load(sets=[*dealt, "data.name=contract"]).uncovered()
+
+
 @pytest.mark.parametrize("damage", ["{}", '{"clients": []}', '{"clients": [{"noise": []}]}'])
 def test_a_record_that_somebody_wrote_is_refused_politely(finished: Path, damage: str) -> None:
     path = finished / "privacy.json"

@@ -4,6 +4,7 @@ import statistics
 
 import pytest
 
+from fedrfq.errors import UserError
 from fedrfq.learning.round_loop import program_key
 from fedrfq.methods import METHODS
 from fedrfq.studies.compare import CONTROLS
@@ -242,3 +243,16 @@ def test_a_control_that_a_setting_makes_impossible_is_left_out_there_and_said_so
 def test_bad_controls(tmp_path):
     file = grid_file(tmp_path / "bad", 'seeds = [0]\naxes.method = ["local"]\ncontrols = "no"')
     assert "controls must be true or false" in refused("compare", file, tmp_path / "out")
+
+
+def test_nothing_is_tuned_on_samples_that_an_epsilon_protects(tmp_path):
+    """The best λ is known from accuracies on the samples, and noise in uploads hides no part."""
+    noisy = 'public = {name = "random"}\nprivacy = {noise = 2.0}\n'
+    top = 'axes.method = ["codes", "fedproto"]'
+    with pytest.raises(UserError, match=r"of 'grid' would be chosen .* which its ε does not cover"):
+        comparison_of(grid_file(tmp_path / "tuned", top, more=noisy))
+    plan = comparison_of(grid_file(tmp_path / "untuned", f"tune = []\n{top}", more=noisy))
+    assert not plan.before
+    # Without an ε there is nothing to break.
+    top = 'axes.method = ["fedproto"]\ncontrols = false'
+    assert comparison_of(grid_file(tmp_path / "other", top, more=noisy)).before

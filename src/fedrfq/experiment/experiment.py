@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 
 from fedrfq import plugins
 from fedrfq.committee import Committee, Direct
-from fedrfq.data import Dataset, ImageForm, load
+from fedrfq.data import CONTRACT, Dataset, ImageForm, load
 from fedrfq.data.image_form import AS_FOUND
 from fedrfq.data.partition import Classes, PartitionKind
 from fedrfq.engine.program import TrainingOptions
@@ -397,7 +397,21 @@ class Experiment:
             return (
                 f"method '{method}' uploads prototypes of features that were trained on the samples"
             )
-        return ""
+        return self._uncovered_classes()
+
+    def _uncovered_classes(self) -> str:
+        """Return why the classes that clients upload follow from their samples; "" if not."""
+        if not self.privacy.used or self.privacy.classes == "all":
+            return ""
+        # Only this kind says who has which classes before it deals any sample. Clients that bring
+        # samples of their own declare classes themselves.
+        if isinstance(self.partition, Classes) or self.data.name == CONTRACT:
+            return ""
+        kind = name_of(KINDS["partition"], self.partition)
+        return (
+            f"with partition '{kind}' the classes that a client uploads are those that it has"
+            " samples of; set privacy.classes = 'all'"
+        )
 
     def at_checkpoint(self, number: int) -> bool:
         """Return whether a checkpoint, and the test on all classes, are made after this round."""

@@ -355,7 +355,7 @@ class LeakageAudit:
         """Return the map from images to pooled features that a client's model of the run is."""
         engine, params = stack.of_client(client)
         own = {name: p[:1].cpu() for name, p in params.items()}
-        dataset = self.dataset
+        dataset = stack.loop.dataset
 
         def to_vectors(images: Tensor) -> Tensor:
             x_1NCHW = normalised(images, dataset.mean, dataset.std)[None]

@@ -21,6 +21,7 @@ from fedrfq.committee import AgreedRound, CommitteeSettings, PreviousRound
 from fedrfq.data import Dataset
 from fedrfq.data.client_data import client_data, tests_of
 from fedrfq.data.partition import Partition
+from fedrfq.data.public_moments import with_public_moments
 from fedrfq.engine import averaging, counter_rng
 from fedrfq.engine.counter_rng import Purpose
 from fedrfq.engine.engine import Engine, home
@@ -122,6 +123,8 @@ class RoundLoop:
     ) -> None:
         """Prepare the runs; their seeds decide who holds what, unless `partitions` say so."""
         check_stackable(experiments)
+        if experiments[0].train.private:
+            dataset = with_public_moments(dataset)
         self.experiments = tuple(experiments)
         self.dataset = dataset
         self.trains_on = device

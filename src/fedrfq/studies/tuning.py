@@ -93,6 +93,8 @@ class Tuning:
             for place, experiment in experiments.items()
             if lams and place[1] in first and lam_of(experiment) is not None
         }
+        for experiment in tuned.values():
+            _check_without_epsilon(experiment)
         return Tuning(first, tuple(lams), tuned)
 
     @property
@@ -128,6 +130,15 @@ class Tuning:
             lam=best(tried, default),
             held_back=_trial(experiments[0], default).validation,
             tried=tuple(tried),
+        )
+
+
+def _check_without_epsilon(experiment: Experiment) -> None:
+    """Refuse to tune where an ε is promised: accuracies on clients' samples tell about them."""
+    if experiment.has_noise and not experiment.uncovered():
+        raise UserError(
+            f"tune: λ of '{experiment.name}' would be chosen by accuracies on clients' own samples,"
+            " which its ε does not cover: give --no-tune, or tune = [] in the study"
         )
 
 
