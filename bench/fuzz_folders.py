@@ -15,6 +15,7 @@ import argparse
 import hashlib
 import importlib
 import json
+import math
 import os
 import random
 import re
@@ -447,6 +448,8 @@ def _be_the_program(command: list[str], output: Path, scratch: Path) -> None:
     from fedrfq.cli import main
 
     code = CRASHED
+    # A shell that starts the campaign in the background has it ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -475,7 +478,11 @@ def _awaited(child: int, output: Path, lasts: bool) -> tuple[int | None, int]:
     """
     computed = 0.0
     progress = time.monotonic()
+    interrupted = math.inf
     while computed < MAX_CPU_SECONDS and time.monotonic() - progress < MAX_IDLE_SECONDS:
+        # What serves a page does a little again and again, and so is never idle.
+        if time.monotonic() - interrupted > MAX_IDLE_SECONDS:
+            break
         ended, status, usage = os.wait4(child, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
@@ -488,6 +495,7 @@ def _awaited(child: int, output: Path, lasts: bool) -> tuple[int | None, int]:
             _visit(output)
             os.kill(child, signal.SIGINT)
             lasts = False
+            interrupted = time.monotonic()
         time.sleep(0.01)
     os.kill(child, signal.SIGKILL)
     _, _, usage = os.wait4(child, 0)
