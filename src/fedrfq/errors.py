@@ -27,13 +27,19 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f" (did you mean {known[matches[0]]}?)"
 
 
+def near_or_own(name: str, names: Iterable[str]) -> str:
+    """Return the nearest known name, if one is near, and how to give a plugin that has this one."""
+    near = did_you_mean(name, names)
+    if near:
+        return f"{near}; your own: --plugin FILE"
+    return "; your own: --plugin FILE, or fedrfq.load_plugin"
+
+
 def check_one_of(key: str, value: object, names: Iterable[str], plugins: bool = False) -> None:
     """Refuse a value under a key that takes one of these names; plugins may add to them."""
     known = list(names)
     if value not in known:
-        near = did_you_mean(str(value), known)
-        if plugins and not near:
-            near = "; your own: --plugin FILE, or fedrfq.load_plugin"
+        near = (near_or_own if plugins else did_you_mean)(str(value), known)
         raise UserError(f"{key} must be one of {', '.join(known)}, not {value!r}{near}")
 
 

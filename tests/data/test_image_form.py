@@ -92,6 +92,49 @@ def test_grey_pictures_in_colour_files_are_grey(tmp_path: Path) -> None:
     assert data.shape == (1, 2, 4)
 
 
+def test_grey_pictures_in_colour_files_are_grey_even_where_they_come_first(tmp_path: Path) -> None:
+    data = load(folder(tmp_path, Image.new("RGB", (4, 2), (9, 9, 9)), grey(), grey(200)))
+    assert data.shape == (1, 2, 4)
+    assert set(np.unique(data.train_x).tolist()) <= {7, 9, 200}
+
+
+def test_what_test_pictures_are_follows_from_the_training_pictures(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        (tmp_path / part).mkdir()
+    folder(tmp_path / "train", Image.new("RGB", (4, 2), (9, 9, 9)))
+    folder(tmp_path / "test", grey())
+    with pytest.raises(UserError, match=r"test/cat/0\.png: expected a colour picture, found a grey"):
+        load(str(tmp_path))
+
+
+def test_colour_files_of_grey_pictures_alone_stay_as_they_are(tmp_path: Path) -> None:
+    colour = [Image.new("RGB", (4, 2), (9, 9, 9))] * 2
+    assert load(folder(tmp_path, *colour)).shape == (3, 2, 4)
+
+
+def test_of_two_pictures_that_differ_the_first_is_named_too(tmp_path: Path) -> None:
+    red = Image.new("RGB", (4, 2), (255, 0, 0))
+    path = folder(tmp_path, red, grey(), grey())
+    first = r"cat/1\.png: expected a colour picture like the first, .*cat/0\.png, found a grey"
+    with pytest.raises(UserError, match=f"{first} one; convert one of them"):
+        load(path)
+    with pytest.raises(UserError, match=r"cat/0\.png: expected a grey picture, found a colour"):
+        load(path, ImageForm.of("1x2x4"))
+
+
+def test_a_picture_that_shines_through_is_refused(tmp_path: Path) -> None:
+    opaque = Image.new("RGBA", (4, 2), (255, 0, 0, 255))
+    clear = Image.new("RGBA", (4, 2), (255, 0, 0, 254))
+    assert load(folder(tmp_path, opaque, opaque)).shape == (3, 2, 4)
+    clear.save(tmp_path / "cat/1.png")
+    with pytest.raises(UserError, match=r"1\.png: expected a picture without transparency"):
+        load(str(tmp_path))
+    # A grey level may stand for what is transparent.
+    grey().save(tmp_path / "cat/1.png", transparency=7)
+    with pytest.raises(UserError, match=r"1\.png: expected a picture without transparency"):
+        load(str(tmp_path))
+
+
 def test_a_resized_picture_keeps_its_mean(tmp_path: Path) -> None:
     halves = np.zeros((4, 8), np.uint8)
     halves[:, 4:] = 200

@@ -166,7 +166,7 @@ def test_a_file_that_is_no_npz(tmp_path):
 
 def draw(path, size=(6, 8), mode="L"):
     path.parent.mkdir(parents=True, exist_ok=True)
-    channels = {"L": (), "RGB": (3,), "RGBA": (4,)}[mode]
+    channels = {"L": (), "RGB": (3,)}[mode]
     Image.fromarray(RANDOM.integers(0, 256, (*size[::-1], *channels), dtype=np.uint8)).save(path)
 
 
@@ -201,7 +201,7 @@ def test_a_plain_folder_is_split_a_fifth_a_class_and_always_the_same_way(tmp_pat
 
 def test_grey_and_colour_are_mixed_only_if_one_says_so_and_jpg_is_read(tmp_path):
     draw(tmp_path / "cat" / "0.png")
-    draw(tmp_path / "cat" / "1.png", mode="RGBA")
+    draw(tmp_path / "cat" / "1.png", mode="RGB")
     draw(tmp_path / "dog" / "0.jpg")
     draw(tmp_path / "dog" / "1.JPEG", mode="RGB")
     (tmp_path / "dog" / "notes.txt").write_text("not an image")

@@ -379,6 +379,7 @@ def test_a_set_without_a_key_and_a_value_is_refused(wrong: str) -> None:
             "detectors judge uploaded prototypes, but method 'fedper' uploads none",
         ),
         (["attack.name=sign"], r"attack.name must be one of .*, not 'sign'"),
+        (["method.name=tgp"], r"\(did you mean fedtgp\?\); your own: --plugin FILE"),
         (["attack.name=walk"], "not 'walk'; your own: --plugin FILE, or"),
         (["detector.name=medain"], r"detector.name must be one of .* \(did you mean median\?\)"),
         (["detector.lone=drop"], "detector.lone must be one of keep, apart, hold, not 'drop'"),

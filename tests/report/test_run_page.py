@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from fedrfq.errors import UserError
+from fedrfq.experiment import load
 from fedrfq.files import tensors
 from fedrfq.learning.all_classes import COMMON_COLUMNS
 from fedrfq.report import client_figures, projection, run_page, vega
@@ -58,6 +59,8 @@ def test_what_was_run_are_settings_and_no_results(attacked):
     assert "<dt>attack</dt><dd>noise by 2 clients from round" in cards["What was run"]
     assert "<dt>detector</dt><dd>adaptive</dd>" in cards["What was run"]
     assert "accuracy" not in cards["What was run"]
+    alone = load(sets=["attack.name=noise", "attack.clients=1"])
+    assert summary._attack(alone) == [("attack", "noise by 1 client from round 1 on")]
     assert "accuracy, own head" in cards["Results"]
     assert "<dt>attack</dt>" not in cards["Results"]
 

@@ -198,6 +198,8 @@ BAD = {
     'seeds = [0]\naxes.method = ["local"]\naxes.attackers = [1, "1"]': "has '1' more than once",
     "seeds = [0]\naxes.method = []": "axes.method must be sections",
     'seeds = [0]\naxes.method = ["fedprox", "fedprotto"]': "did you mean fedproto?",
+    'seeds = [0]\naxes.method = ["tgp"]': "(did you mean fedtgp?); your own: --plugin FILE",
+    'seeds = [0]\naxes.committee = ["mine"]\naxes.method = ["local"]': "not 'mine'\n",
     'seeds = [0]\naxes.method = ["local", "local"]': "more than once",
     'seeds = [0]\naxes.method = ["local"]\naxes.setting = {}': "axes.setting must be sections",
     'seeds = [0]\naxes.method = ["local"]\ntarget = 300': "target must be an accuracy",

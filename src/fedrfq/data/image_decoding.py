@@ -113,6 +113,19 @@ def _values(image: Image, what: str) -> NDArray[Any]:
             f"{what}: expected colours of 8 bits, found 16; convert the image to 8 bits, "
             "or to grey of 16 bits"
         )
+    _check_opaque(image, what)
     if image.mode in _GREY:
         return np.asarray(image.convert("L"))[None]
     return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+
+
+def _check_opaque(image: Image, what: str) -> None:
+    """Refuse what shines through: what a viewer shows there is not what the file stores."""
+    if not {"A", "a"} & set(image.getbands()) and "transparency" not in image.info:
+        return
+    alpha = image.convert("RGBA").getchannel("A")
+    if alpha.getextrema() != (255, 255):
+        raise UserError(
+            f"{what}: expected a picture without transparency, found pixels that shine through;"
+            " save it on a background"
+        )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedrfq.data import label_csv
 from fedrfq.data.content import Content, checked
 from fedrfq.data.image_decoding import pixels
-from fedrfq.data.image_form import AS_FOUND, MAX_BYTES, MAX_PIXELS, ImageForm
+from fedrfq.data.image_form import AS_FOUND, MAX_BYTES, MAX_PIXELS, ImageForm, is_grey
 from fedrfq.data.split import by_content
 from fedrfq.errors import UserError
 
@@ -68,7 +68,7 @@ def _two_parts(train: Path, test: Path, form: ImageForm, partial: bool) -> Conte
             "add that class to train or remove it from test"
         )
     train_x, train_y = _images(train, classes, form)
-    # What the first training image is, test images must be.
+    # What the training images are, test images must be.
     test_x, test_y = _images(test, classes, form.like(train_x[0]))
     return Content(train_x, train_y, test_x, test_y, classes)
 
@@ -114,7 +114,11 @@ def _images(
     labels: list[int] = []
     for name, path in _labelled(folder, classes):
         image = pixels(path, MAX_PIXELS, str(path), form)
-        form = form.like(image)
+        form = form.like(image, str(path))
+        if form.first and len(image) == 1 and all(map(is_grey, arrays)):
+            # Colour files that hold grey pictures are grey, even if they come first.
+            form = form.in_grey()
+            arrays = [array[:1] for array in arrays]
         arrays.append(form.fitted(image, str(path)))
         labels.append(classes.index(name))
         if len(arrays) * arrays[-1].size > MAX_BYTES:

@@ -34,7 +34,8 @@ class ImageForm:
 
     Without a shape, the first picture decides. Values of more than 8 bits need a window: its lower
     end becomes black and its upper end white. Pictures of 8 bits are taken as they are, from 0 for
-    black to 255 for white. `agreed` says that members of a federation have agreed on the form.
+    black to 255 for white. `agreed` says that members of a federation have agreed on the form, and
+    `first` names the picture that decided on the shape, if one did.
     """
 
     shape: Shape | None = None  # channels, height, width
@@ -42,6 +43,7 @@ class ImageForm:
     resize: bool = False  # scale pictures of another size
     recolour: bool = False  # turn grey pictures into colour, or colour ones into grey
     agreed: bool = False
+    first: str = ""
 
     @staticmethod
     def of(
@@ -64,12 +66,17 @@ class ImageForm:
             "recolour": self.recolour,
         }
 
-    def like(self, image: NDArray[Any]) -> ImageForm:
+    def like(self, image: NDArray[Any], what: str = "") -> ImageForm:
         """Return the form with a shape: its own or, without one, that of this first picture."""
         if self.shape is not None:
             return self
         channels, height, width = image.shape
-        return replace(self, shape=(channels, height, width))
+        return replace(self, shape=(channels, height, width), first=what)
+
+    def in_grey(self) -> ImageForm:
+        """Return the form of the same pictures with one channel."""
+        assert self.shape is not None
+        return replace(self, shape=(1, *self.shape[1:]))
 
     def remedy(self, **settings: object) -> str:
         """Return where to make these settings, in words."""
@@ -117,28 +124,33 @@ class ImageForm:
         return image
 
     def _recoloured(self, image: NDArray[np.uint8], channels: int, what: str) -> NDArray[np.uint8]:
-        # A colour file whose channels are equal is a grey picture all the same.
-        is_grey = bool((image == image[:1]).all())
-        if channels == 1 and is_grey:
+        if channels == 1 and is_grey(image):
             return image[:1]
         if not self.recolour:
             kinds = {1: "grey", 3: "colour"}
             raise UserError(
-                f"{what}: expected a {kinds[channels]} picture like the others, found a"
-                f" {kinds[len(image)]} one; convert it,"
+                f"{what}: expected a {kinds[channels]} picture{self._as_first()}, found a"
+                f" {kinds[len(image)]} one; {self._convert()},"
                 f" {self.remedy(shape=self.settings()['shape'], recolour=True)}"
             )
         if channels == 3:
             return np.repeat(image, 3, axis=0)
         return luma(image)
 
+    def _as_first(self) -> str:
+        return f" like the first, {self.first}" if self.first else ""
+
+    def _convert(self) -> str:
+        # Of two that differ, the first may be the one that differs from all others.
+        return "convert one of them" if self.first else "convert it"
+
     def _resized(
         self, image: NDArray[np.uint8], size: tuple[int, int], what: str
     ) -> NDArray[np.uint8]:
         if not self.resize:
             raise UserError(
-                f"{what}: expected {size[1]}×{size[0]} pixels (width × height), found"
-                f" {image.shape[2]}×{image.shape[1]}; resize it,"
+                f"{what}: expected {size[1]}×{size[0]} pixels (width × height)"
+                f"{self._as_first()}, found {image.shape[2]}×{image.shape[1]}; resize it,"
                 f" {self.remedy(shape=self.settings()['shape'], resize=True)}"
             )
         return scaled(image, size)
@@ -212,6 +224,11 @@ def _through(window: tuple[float, float], values: NDArray[Any], what: str) -> ND
 def _check_finite(values: NDArray[Any], what: str) -> None:
     if not np.isfinite(values).all():
         raise UserError(f"{what}: expected finite pixels, found NaN or infinity; remove them")
+
+
+def is_grey(image: NDArray[np.uint8]) -> bool:
+    """Return whether a picture C×H×W has no colour: a colour file may hold a grey picture."""
+    return bool((image == image[:1]).all())
 
 
 def luma(image: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -246,7 +246,8 @@ def _attack(experiment: Experiment) -> list[tuple[str, str]]:
     attack = experiment.attack
     if not attack.clients:
         return []
-    who = f"{attack.clients} clients from round {attack.start_round} on"
+    noun = "client" if attack.clients == 1 else "clients"
+    who = f"{attack.clients} {noun} from round {attack.start_round} on"
     return [("attack", f"{name_of(ATTACKS, attack)} by {who}")]
 
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from fedrfq.errors import UserError, did_you_mean
+from fedrfq.errors import UserError, did_you_mean, near_or_own
 from fedrfq.experiment import Experiment, check_keys, from_table, without_replaced_kinds
 from fedrfq.experiment.kinds import KINDS, SECTIONS
 from fedrfq.files import toml
@@ -177,7 +177,9 @@ def read_labels(axes: Mapping[str, Any], axis: str) -> dict[str, Table]:
     check_distinct([str(value) for value in given], f"axes.{axis}")
     for name in given:
         if kinds and name not in kinds:
-            near = did_you_mean(str(name), kinds)
+            # All kinds but a committee may be somebody's own.
+            nearest = did_you_mean if axis == "committee" else near_or_own
+            near = nearest(str(name), kinds)
             raise UserError(f"axes.{axis} must name some of {', '.join(kinds)}, not {name!r}{near}")
     if axis in _LISTED_KEYS or axis in SECTIONS:
         above, key = _LISTED_KEYS.get(axis, (axis, "name"))
