@@ -103,7 +103,8 @@ def test_what_test_pictures_are_follows_from_the_training_pictures(tmp_path: Pat
         (tmp_path / part).mkdir()
     folder(tmp_path / "train", Image.new("RGB", (4, 2), (9, 9, 9)))
     folder(tmp_path / "test", grey())
-    with pytest.raises(UserError, match=r"test/cat/0\.png: expected a colour picture, found a grey"):
+    refused = r"test/cat/0\.png: expected a colour picture, found a grey"
+    with pytest.raises(UserError, match=refused):
         load(str(tmp_path))
 
 
