@@ -139,3 +139,9 @@ def test_for_data_from_python_it_is_in_python() -> None:
     changes = ast.literal_eval(line)
     assert changes["clients"] < 30
     deal(experiment.from_table({**given.table(), **changes}), dataset)
+
+
+def test_data_that_no_partition_can_deal_are_said_to_be_such_at_once() -> None:
+    for name in ("classes", "iid", "dirichlet"):
+        with pytest.raises(UserError, match="expected a class with training and test samples"):
+            deal(experiment.load(sets=[f"partition.name={name}"]), samples([150, 0], [0, 5]))

@@ -29,6 +29,7 @@ def deal(experiment: Experiment, dataset: Dataset) -> Partition:
     try:
         return _dealt(experiment, dataset)
     except UserError as error:
+        _check_testable(dataset)
         sets = propose(experiment, dataset, _dealt)
         if not sets:
             raise
@@ -40,6 +41,15 @@ def _dealt(experiment: Experiment, dataset: Dataset) -> Partition:
     partition = experiment.partition.deal(dataset, experiment.clients, rng)
     _check_whole(partition, experiment)
     return validated(experiment, partition, dataset)
+
+
+def _check_testable(dataset: Dataset) -> None:
+    """Refuse data of which no setting makes a partition: clients are tested on what they hold."""
+    if not np.intersect1d(dataset.train_y, dataset.test_y).size:
+        raise UserError(
+            f"{dataset.name}: expected a class with training and test samples, found none: no client"
+            " could be tested on what it has learned; divide each class's samples into both"
+        )
 
 
 def _check_whole(partition: Partition, experiment: Experiment) -> None:
