@@ -171,9 +171,11 @@ def test_no_code_runs_because_a_folder_says_so(tmp_path: Path) -> None:
     table = toml.read(run / "experiment.toml")
     table["plugins"] = [{"name": str(run / "pull.py"), "sha256": sha256}]
     (run / "experiment.toml").write_text(toml.dump(table))
-    for words in (["show"], ["resume"], ["report"], ["verify"], ["export", "0"]):
+    for words in (["show"], ["resume"], ["report"], ["export", "0"]):
         new_process()
         command(words[0], run, *words[1:], expect=2)
+    new_process()
+    assert "is not the experiment" in command("verify", run, "--recompute", expect=1).stderr
     with pytest.raises(PluginMissing):
         experiment_of(toml.dump(table))
     assert not marker.exists()
@@ -364,6 +366,28 @@ def test_a_plugin_detector_decides_for_a_committee_and_is_recomputed(tmp_path: P
     changed = written(tmp_path, "largest.py", LARGEST + "# changed\n")
     new_process()
     assert "is not what" in command("verify", run, "--plugin", changed, expect=2).stderr
+
+
+def test_an_auditor_needs_only_the_plugins_that_decided(tmp_path: Path) -> None:
+    paths = [written(tmp_path, "pull.py", PULL), written(tmp_path, "largest.py", LARGEST)]
+    given = [word for path in paths for word in ("--plugin", path)]
+    settings = [*TINY, "method.name=pull", "detector.name=largest", "committee.name=simulated"]
+    command("run", *given, *sets(settings), "--out", tmp_path / "runs")
+    run = only_run(tmp_path / "runs").path
+    # As on another machine.
+    shutil.rmtree(tmp_path / "config")
+    new_process()
+    assert "needs the plugin largest.py" in command("verify", run, expect=2).stderr
+    new_process()
+    said = command("verify", run, "--recompute", "--plugin", paths[1])
+    assert "recomputed" in said.stdout
+    assert "pull" in command("resume", run, "--plugin", paths[1], expect=2).stderr
+    # Another plugin of this name is not the one that decided.
+    other = written(tmp_path, "other.py", LARGEST + "# other\n")
+    shutil.rmtree(tmp_path / "config")
+    new_process()
+    error = command("verify", run, "--plugin", other, expect=2).stderr
+    assert "needs the plugin largest.py" in error
 
 
 def test_a_cell_is_read_for_floating_point_as_a_file_is() -> None:

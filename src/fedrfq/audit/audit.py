@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.federation import codec, decisions, federation_file
 from fedrfq.federation.application import PrototypeApplication
-from fedrfq.federation.federation_file import Federation, experiment_digest
+from fedrfq.federation.federation_file import Federation, check_agreed, experiment_digest
 from fedrfq.federation.reconfiguration import reconfigurable
 from fedrfq.federation.round_log import unpack
 from fedrfq.files import hash_chain, regular, toml
@@ -64,8 +64,7 @@ class Audit:
         self.path = path
         self.inherited = inherited
         self._rounds_before = rounds_before
-        self._recall_plugins()
-        self.federation = Federation.read(self._read_text(FEDERATION), str(path / FEDERATION))
+        self.federation = self._read_federation()
         # The version of the decisions, if it is not this program's.
         self.decided_otherwise = 0
         if self.federation.decisions != decisions.VERSION:
@@ -167,17 +166,34 @@ class Audit:
             why = f"{LOG} has no such round (if the run was stopped: resume it)"
             raise AuditFailed(BODIES, entry.offset, done + 1, why)
 
-    def _recall_plugins(self) -> None:
-        """Load the plugins of a simulated federation: only the experiment beside it names them."""
+    def _read_federation(self) -> Federation:
+        """Return the federation, with the plugins that decided in it; no others are needed."""
+        recorded, missing = self._recall_plugins()
         try:
-            table = toml.strict(self._read_text(EXPERIMENT))
+            found = Federation.read(self._read_text(FEDERATION), str(self.path / FEDERATION))
+            if found.network is None:
+                check_agreed(found.task, recorded)
+        except UserError as error:
+            if missing:
+                raise UserError(missing) from error
+            raise
+        return found
+
+    def _recall_plugins(self) -> tuple[list[Mapping[str, str]], str]:
+        """Load a simulated federation's plugins, which only the experiment beside it names.
+
+        Return them as recorded, and which is not known here, in words.
+        """
+        try:
+            rows = toml.strict(self._read_text(EXPERIMENT)).get("plugins", [])
         except (ValueError, UserError):
             # Whoever needs the file says what is wrong with it.
-            return
+            return [], ""
         try:
-            plugins.recall(table.get("plugins", []))
+            missing = plugins.recall_known(rows)
         except UserError as error:
             raise UserError(f"{self.path / EXPERIMENT}: {error}") from error
+        return rows, missing and f"{self.path / EXPERIMENT}: {missing}"
 
     def _read_experiment(self) -> toml.Table:
         """Return the experiment, or an empty one, which nobody agreed on, if it is malformed."""

@@ -255,7 +255,7 @@ def _parse(table: Mapping[str, Any]) -> Federation:
         contract = Contract.read(table["contract"])
     task = _parse_task(table, len(clients))
     if network is not None:
-        _check_agreed(task, agreed)
+        check_agreed(task, agreed)
     return Federation(
         table["experiment"],
         timings,
@@ -270,7 +270,7 @@ def _parse(table: Mapping[str, Any]) -> Federation:
     )
 
 
-def _check_agreed(task: Task, agreed: list[Mapping[str, str]]) -> None:
+def check_agreed(task: Task, agreed: list[Mapping[str, str]]) -> None:
     """Raise UserError where servers would decide by a plugin that the members did not agree on."""
     for part in (task.detector, task.detector.rule(task.rule)):
         owner = plugins.owner_of(part)

@@ -47,8 +47,8 @@ def _check_testable(dataset: Dataset) -> None:
     """Refuse data of which no setting makes a partition: clients are tested on what they hold."""
     if not np.intersect1d(dataset.train_y, dataset.test_y).size:
         raise UserError(
-            f"{dataset.name}: expected a class with training and test samples, found none: no client"
-            " could be tested on what it has learned; divide each class's samples into both"
+            f"{dataset.name}: expected a class with training and test samples, found none: no"
+            " client could be tested on what it learns; divide each class's samples into both"
         )
 
 

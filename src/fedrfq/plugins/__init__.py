@@ -13,7 +13,7 @@ from fedrfq.plugins.blame import failing_line
 from fedrfq.plugins.files import load_plugin, options, remembered_folder
 from fedrfq.plugins.known import Plugin, name_of, owner_of, rows_of, sources
 from fedrfq.plugins.packages import GROUP, broken, load_installed
-from fedrfq.plugins.recorded import PluginMissing, recall
+from fedrfq.plugins.recorded import PluginMissing, recall, recall_known
 from fedrfq.plugins.registering import register
 from fedrfq.plugins.registries import REGISTRIES
 
@@ -30,6 +30,7 @@ __all__ = [
     "options",
     "owner_of",
     "recall",
+    "recall_known",
     "register",
     "remembered_folder",
     "rows_of",

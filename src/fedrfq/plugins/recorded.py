@@ -25,17 +25,33 @@ def recall(rows: object, exact: bool = True) -> None:
     gave instead is refused; without, it will do where the recorded one is not known.
     """
     for name, sha256 in _checked(rows):
-        load_installed()
-        now = GIVEN.get(name)
-        if exact and now is not None and now.sha256 != sha256:
-            raise PluginMissing(_changed(name, sha256, now))
-        known = LOADED.get(sha256) or recalled(name, sha256) or now
-        if known is None:
+        if not _recall(name, sha256, exact):
             raise PluginMissing(_missing(name, sha256))
-        if known.sha256 == sha256:
-            # The same bytes under another name are the same plugin, and the same run.
-            known.name = name
-        known.activate()
+
+
+def recall_known(rows: object) -> str:
+    """Load those that are known here, and return in words which is the first that is not, or "".
+
+    Raise PluginMissing where the user gave another version.
+    """
+    missing = [_missing(*row) for row in _checked(rows) if not _recall(*row, exact=True)]
+    return next(iter(missing), "")
+
+
+def _recall(name: str, sha256: str, exact: bool) -> bool:
+    """Load a recorded plugin, and return whether it is known here."""
+    load_installed()
+    now = GIVEN.get(name)
+    if exact and now is not None and now.sha256 != sha256:
+        raise PluginMissing(_changed(name, sha256, now))
+    known = LOADED.get(sha256) or recalled(name, sha256) or now
+    if known is None:
+        return False
+    if known.sha256 == sha256:
+        # The same bytes under another name are the same plugin, and the same run.
+        known.name = name
+    known.activate()
+    return True
 
 
 def _checked(rows: object) -> Iterator[tuple[str, str]]:
