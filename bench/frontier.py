@@ -1,5 +1,6 @@
-"""Draw accuracy on all classes against bytes, from what `bench/open_world.py` recorded.
+"""Draw accuracy on all classes against bytes, from what was recorded.
 
+Records are those of `bench/open_world.py`, `bench/variant_cifar.py` and the study `table3-stem`.
 A method is shown by its final prediction, or by the nearest prototype where that knows more.
 
 python bench/frontier.py --out docs/images/frontier.png
@@ -18,9 +19,13 @@ import numpy as np
 from fedrfq.files.atomic import write_atomically
 
 PANELS = {
-    "MNIST, 3 ± 2 classes, random filters": ("mnist",),
-    "FEMNIST, 20 ± 5 classes, 20 shots, random filters": ("femnist",),
-    "CIFAR-10, 3 ± 1 classes, ResNet18 at 128×128": ("cifar10", "cifar10-methods"),
+    "MNIST, 3 ± 2 classes, random filters": ("open/mnist",),
+    "FEMNIST, 20 ± 5 classes, 20 shots, random filters": ("open/femnist",),
+    "CIFAR-10, 3 ± 1 classes, ResNet18 at 128×128, mirrored": (
+        "open/cifar10-mirrored",
+        "open/cifar10-methods",
+        "variant/cifar10",
+    ),
 }
 # By the name of a row, its label: the rows that are drawn.
 METHODS = {
@@ -56,7 +61,7 @@ def points(rows: dict[str, Any], names: dict[str, str], prefix: str = "") -> lis
             accuracy = by_prototype
         size = max(float(np.mean(row["bytes"])), _NOTHING)
         found.append((label, size, accuracy.mean(), accuracy.std()))
-    return found
+    return sorted(found, key=lambda point: point[1])
 
 
 def draw(folder: Path) -> bytes:
@@ -71,7 +76,7 @@ def draw(folder: Path) -> bytes:
         rows: dict[str, Any] = {}
         for name in reversed(files):
             rows |= json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))["rows"]
-        prefix = "local + 128×128, " if "cifar10" in files else "local + "
+        prefix = "local + 128×128 mirrored, " if "mirrored" in title else "local + "
         series = (
             ("trained models and prototypes", "C0", points(rows, METHODS)),
             ("one exchange on a public map, beside Local", "C3", points(rows, MAPS, prefix)),
@@ -80,10 +85,9 @@ def draw(folder: Path) -> bytes:
             _, sizes, means, spreads = zip(*found, strict=True)
             axes.errorbar(sizes, means, spreads, fmt="o", color=colour, label=label, capsize=3)
             for i, (name, size, mean, _) in enumerate(found):
-                # Below and above in turn, as neighbours are often near each other.
-                axes.annotate(
-                    name, (size, mean), textcoords="offset points", xytext=(-4, 10 - 28 * (i % 2))
-                )
+                # Above and below in turn, as neighbours are often near each other.
+                place, side = ((4, 8), "right") if i % 2 == 0 else ((-4, -16), "left")
+                axes.annotate(name, (size, mean), xytext=place, textcoords="offset points", ha=side)
         axes.set_xscale("log")
         axes.set(
             title=title, xlabel=f"bytes of one client, both ways, whole run ({_NOTHING}: none)"
@@ -104,7 +108,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--results", type=Path, default=Path("results/open"))
+    parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--out", type=Path, default=Path("docs/images/frontier.png"))
     args = parser.parse_args()
     write_atomically(args.out, draw(args.results))

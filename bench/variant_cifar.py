@@ -99,7 +99,11 @@ def measured(method: str, lam: float | None, args: argparse.Namespace) -> dict[s
     runs = [experiment.load(sets=lines, seed=seed) for seed in range(args.seeds)]
     records = trained(runs, args.device, method)
     wanted = [key for key in records[0] if "accuracy" in key or key.startswith("bytes")]
-    return {key: [record.get(key) for record in records] for key in wanted}
+    figures = {key: [record.get(key) for record in records] for key in wanted}
+    sent = [record["bytes_up"] + record["bytes_down"] for record in records]
+    # Of one client in the whole run: all rounds are like the last.
+    figures["bytes"] = [args.rounds * size / runs[0].clients for size in sent]
+    return figures
 
 
 def compared(rows: dict[str, Any]) -> dict[str, Any]:
