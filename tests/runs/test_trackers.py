@@ -82,6 +82,19 @@ def test_mlflow_has_one_run_with_its_settings(tmp_path):
     assert params["method.name"] == "fedrfq"
 
 
+def test_mlflow_writes_its_file_store_where_one_asks_for_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    run, rounds = tracked("mlflow", tmp_path)
+    (metric,) = (tmp_path / "mlruns").glob("*/*/metrics/accuracy_mean")
+    steps = [line.split() for line in metric.read_text().splitlines()]
+    assert [(float(value), int(step)) for _, value, step in steps] == [
+        (pytest.approx(record["accuracy_mean"]), record["round"]) for record in rounds
+    ]
+    assert (metric.parents[1] / "tags" / "mlflow.runName").read_text() == run.name
+    assert not (run.parents[1] / "mlflow.db").exists()
+
+
 def test_wandb_writes_its_files_and_sends_nothing(tmp_path, monkeypatch):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     run, _ = tracked("wandb", tmp_path)
