@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedrfq.prototypes.fixed_point import LIMIT
-from fedrfq.robust.detectors.disagreement import allowed, disagreements, partners, proven
+from fedrfq.robust.detectors.disagreement import allowed, charged, disagreements, partners, proven
 from support.judging import lines, sent
 
 
@@ -38,6 +38,14 @@ def test_proven_and_allowed_by_hand() -> None:
     assert allowed(np.array([5, 7, 5]), 0) == 7
     assert allowed(np.array([5, 7, 5]), 1) == 5
     assert allowed(np.array([5, 7, 5]), 3) == 0
+
+
+def test_a_charge_by_hand() -> None:
+    """Of one liar, the third largest: the diagonal is no disagreement."""
+    disagreement_KK = np.array([[0, 9, 5, 3], [9, 0, 7, 1], [5, 7, 0, 2], [3, 1, 2, 0]])
+    assert charged(disagreement_KK, 0).tolist() == proven(disagreement_KK, 0).tolist()
+    assert charged(disagreement_KK, 1).tolist() == [3, 1, 2, 1]
+    assert charged(disagreement_KK, 2).tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("values", [3, 5000])

@@ -24,9 +24,8 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 def covered(honest: Uploads, liars: int) -> Bools:
     """Return which honest clients the theorem speaks of, by what honest clients sent alone."""
-    disagreement_KK = disagreements(honest)
-    limit = allowed(proven(disagreement_KK, liars), liars)
-    covered_K: Bools = UNIT * disagreement_KK.max(1) <= SPARED * limit
+    proven_K = proven(disagreements(honest), liars)
+    covered_K: Bools = UNIT * proven_K <= SPARED * allowed(proven_K, liars)
     return covered_K
 
 
@@ -139,17 +138,36 @@ def test_attackers_that_search_frame_nobody(seed: int) -> None:
     sent_ = OptimalFrame(clients=4).forge(scene, np.random.default_rng(seed))
     _, verdict = detector.judge(scene.state, scene.globals_, sent_)
     safe_K = covered(scene.honest, 4)
-    assert safe_K.sum() > 12
+    assert safe_K.sum() >= 16 - 4
     assert (verdict.weight_KJ[~scene.malicious_K][safe_K] == FULL)[
         scene.honest.held_KJ[safe_K]
     ].all()
 
 
 def test_one_liar_more_than_the_bound_can_frame() -> None:
-    """Two liars claim a class that one honest client alone holds, and contradict it there."""
-    rows: list[list[int | None]] = [[k * ONE, None] for k in range(6)]
-    rows[5][1] = 0
-    framed = lines([*rows, [None, 60 * ONE], [None, 60 * ONE]])
+    """The last two honest clients disagree about a class of theirs; liars side with one of them."""
+    rows: list[list[int | None]] = [[k * ONE, None] for k in range(5)]
+    rows += [[5 * ONE, 0], [None, 60 * ONE]]
+    liar: list[int | None] = [None, 60 * ONE]
     assert covered(lines(rows), 1).all()
-    assert dropped(AdaptiveDetector(malicious=1), framed) == [5]
-    assert dropped(AdaptiveDetector(malicious=2), framed) == []
+    assert dropped(AdaptiveDetector(malicious=1), lines([*rows, liar])) == []
+    assert dropped(AdaptiveDetector(malicious=1), lines([*rows, liar, liar])) == [5]
+    assert dropped(AdaptiveDetector(malicious=2), lines([*rows, liar, liar])) == []
+
+
+def test_all_honest_clients_but_the_bound_are_covered() -> None:
+    """However unlike they are: what is allowed comes from the honest clients themselves."""
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        counts_HJ, values_HJV = drawn(rng, 9, 2**14)
+        values_HJV *= 2 ** rng.integers(0, 6, (9, 1, 1))
+        for liars in range(4):
+            assert (~covered(sent(values_HJV, counts_HJ), liars)).sum() <= liars
+
+
+def test_who_has_few_partners_is_not_charged_however_many_liars_join_it() -> None:
+    """Four liars claim everything and side with all but one, whose two partners contradict it."""
+    rows: list[list[int | None]] = [[k % 3 * ONE, None] for k in range(12)]
+    rows += [[None, 0], [None, 60 * ONE], [None, 61 * ONE]]
+    liar: list[int | None] = [ONE, 60 * ONE]
+    assert dropped(AdaptiveDetector(malicious=4), lines([*rows, *[liar] * 4])) == []

@@ -3,19 +3,22 @@
 At most m clients are malicious (`malicious`). How far two clients disagree depends on their two
 uploads alone, so m liars can give anybody at most m disagreements. A client's *proven* disagreement
 is therefore its (m + 1)-th largest, and the *allowed* one is the (m + 1)-th largest of all clients'
-proven ones: at least one of those m + 1 clients is honest (`disagreement.py`).
+proven ones: at least one of those m + 1 clients is honest. A client is *charged* with its
+(2m + 1)-th largest: of those 2m + 1 others more than m are honest (`disagreement.py`).
 
-A client's record is a running mean of proven / allowed. Up to 3/2 it has its full weight, from 2 on
-it has none, in between a part. An odd round is forgiven, a liar that pauses stays out for a while.
+A client's record is a running mean of charged / allowed. Up to 3/2 it has its full weight, from 2
+on it has none, in between a part. An odd round is forgiven, a liar that pauses stays out for a
+while.
 
-No m liars can take weight from an honest client that disagrees with every other honest one by no
-more than 3/2 of what is allowed: its proven disagreement is at most its largest with an honest
-client. Nor can they lower what is allowed, since more clients can only raise an (m + 1)-th largest
-value. `docs/concepts/adaptive-detector.md` has the proof and a picture.
+Whatever m liars send, an honest client's charge is at most what honest clients alone prove of it,
+and what is allowed is at least what it would be among them alone, since more clients can only raise
+an (m + 1)-th largest value. So nobody is framed of whom that is no more than 3/2 of what is
+allowed, and all honest clients but m are. `docs/concepts/adaptive-detector.md` has the proof and a
+picture.
 
 What disagrees less is not accused. Its influence is limited instead, by the rule that this detector
 brings along (`rules/bounded.py`). That also serves where a class has too few holders to accuse
-anybody: who shares a class with no more than m others has no proven disagreement at all.
+anybody: who shares a class with no more than 2m others is charged with nothing.
 
 Where clients add noise for their samples' privacy, two of them may also disagree by what the noise
 of both explains. That too depends on their two uploads alone. A liar can buy room by claiming few
@@ -46,6 +49,7 @@ from fedrfq.robust.detectors.detector import (
 )
 from fedrfq.robust.detectors.disagreement import (
     allowed,
+    charged,
     disagreements,
     explained,
     partners,
@@ -70,7 +74,7 @@ MEMORY = 3
 
 @dataclass(frozen=True)
 class AdaptiveDetector(Detector):
-    """Takes weight from clients whose proven disagreement is above the allowed one.
+    """Takes weight from clients that are charged with more than the allowed disagreement.
 
     A score is 1024 for what is allowed; weight is lost from 1536 on.
     """
@@ -106,15 +110,15 @@ class AdaptiveDetector(Detector):
         return {"record": record}, Verdict.of_weights(uploads, weight_KJ, after_K, reason_KJ)
 
     def _now(self, uploads: Uploads) -> Ints:
-        """Return each client's proven disagreement, in units of what is allowed."""
+        """Return what each client is charged with, in units of what is allowed."""
         liars = self.most_malicious(uploads)
-        # Of those whose disagreement can be proven, liars must not be the half: what is allowed
-        # would be that of the honest client that agrees best.
-        if (partners(uploads) > liars).sum() <= 2 * liars:
+        # Of those who can be charged, liars must not be the half: more than m of them are honest
+        # and have more than m honest partners, and what is allowed is no less than theirs.
+        if (partners(uploads) > 2 * liars).sum() <= 2 * liars:
             return np.zeros(len(uploads.clients), np.int64)
         disagreement_KK = disagreements(uploads)
         # Differences of a step of the grid in every value are rounding.
         rounding = uploads.precision.step * int(isqrt(np.array(uploads.values_KJV.shape[2])))
         most = max(allowed(proven(disagreement_KK, liars), liars), rounding, LEAST)
         # Noise may explain more than that, of some pairs.
-        return proven(disagreement_KK * UNIT // np.maximum(explained(uploads), most), liars)
+        return charged(disagreement_KK * UNIT // np.maximum(explained(uploads), most), liars)

@@ -10,6 +10,9 @@ What m liars cannot make up, of whatever they send:
   honest, so somebody honest disagrees with the client by as much.
 - The *allowed* disagreement is the (m + 1)-th largest of the proven ones. At least one of those
   m + 1 clients is honest, so honest clients do disagree by as much.
+- A client is *charged* with its (2m + 1)-th largest. At least m + 1 of those 2m + 1 others are
+  honest: what liars add to an honest client's charge, it does not exceed what is proven by honest
+  clients alone.
 """
 
 from __future__ import annotations
@@ -63,6 +66,11 @@ def partners(uploads: Uploads) -> Ints:
 def proven(disagreement_KK: Ints, liars: int) -> Ints:
     """Return each client's proven disagreement: 0 if too few others have a class in common."""
     return _largest(disagreement_KK, liars + 1)
+
+
+def charged(disagreement_KK: Ints, liars: int) -> Ints:
+    """Return what each client is charged with: 0 if too few others have a class in common."""
+    return _largest(disagreement_KK, 2 * liars + 1)
 
 
 def allowed(proven_K: Ints, liars: int) -> int:
