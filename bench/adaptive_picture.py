@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from fedrfq.prototypes.fixed_point import FRACTION_BITS, Globals, Ints, Uploads
-from fedrfq.robust.detectors.disagreement import allowed, disagreements, proven
+from fedrfq.robust.detectors.disagreement import allowed, charged, disagreements, proven
 from fedrfq.robust.rules.bounded import limited
 
 ONE = 2**FRACTION_BITS
@@ -46,7 +46,7 @@ def picture() -> str:
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 {HEIGHT}" '
             'font-family="system-ui, sans-serif" font-size="14">',
-            "  <title>The adaptive detector: proven disagreement, and bounded influence</title>",
+            "  <title>The adaptive detector: whom it charges, and bounded influence</title>",
             f'  <rect width="900" height="{HEIGHT}" fill="#ffffff"/>',
             '  <path d="M450 20V310" stroke="#9db2cf"/>',
             *accused(),
@@ -58,28 +58,32 @@ def picture() -> str:
 
 
 def accused() -> list[str]:
-    """Return the left half: clients, their proven disagreements, and what is allowed."""
+    """Return the left half: clients, what they are charged with, and what is allowed."""
     disagreement_KK = disagreements(_sent(CLIENTS))
-    proven_K = proven(disagreement_KK, LIARS)
-    limit = allowed(proven_K, LIARS)
+    charged_K = charged(disagreement_KK, LIARS)
+    limit = allowed(proven(disagreement_KK, LIARS), LIARS)
     lines = [
         _words(24, 34, "One class, five clients, m = 1", weight=600, colour="#1d3557"),
-        _words(24, 56, f"allowed: {limit / ONE:.1f}, the second largest of the numbers below"),
+        _words(
+            24,
+            56,
+            f"allowed: {limit / ONE:.1f}, by the second farthest of each",
+        ),
     ]
     for client, place in enumerate(CLIENTS):
-        away = np.argsort(disagreement_KK[client], kind="stable")[-1 - LIARS]
+        away = np.argsort(disagreement_KK[client], kind="stable")[-1 - 2 * LIARS]
         lines.append(_line(_at(place, 0), _at(CLIENTS[away], 0), "#9db2cf"))
     for client, place in enumerate(CLIENTS):
-        out = proven_K[client] > 1.5 * limit
+        out = charged_K[client] > 1.5 * limit
         x, y = _at(place, 0)
         lines.append(_dot(x, y, "#8a1c1c" if out else "#4a6fa5"))
-        text = f"{proven_K[client] / ONE:.1f}"
+        text = f"{charged_K[client] / ONE:.1f}"
         if out:
             text += ": loses its weight"
-            x -= 110
+            x, y = x - 110, y + 34
         lines.append(_words(x + 9, y - 9, text, colour="#8a1c1c" if out else "#222"))
     lines.append(
-        _words(24, 312, "a line leads to the second farthest: one of two is honest", size=12)
+        _words(24, 312, "a line leads to the third farthest: of three one may lie", size=12)
     )
     return lines
 
