@@ -12,6 +12,7 @@ from PIL import Image
 
 from fedrfq import experiment
 from fedrfq.data import ImageForm, load
+from fedrfq.data.image_decoding import pixels
 from fedrfq.data.image_form import suggested_window
 from fedrfq.errors import UserError
 from fedrfq.runs.inference import _image
@@ -134,6 +135,28 @@ def test_a_picture_that_shines_through_is_refused(tmp_path: Path) -> None:
     grey().save(tmp_path / "cat/1.png", transparency=7)
     with pytest.raises(UserError, match=r"1\.png: expected a picture without transparency"):
         load(str(tmp_path))
+
+
+def test_a_photograph_is_as_its_camera_was_held(tmp_path: Path) -> None:
+    """Orientation 6: what is stored as the left column is the top row, from right to left."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for picture in (Image.new("RGB", (4, 2)), grey(), deep(1, 2, 3, 4)):
+        path = tmp_path / "held.png"
+        picture.save(path, exif=exif)
+        channels = 3 if picture.mode == "RGB" else 1
+        window = ImageForm.of(window="0:255")
+        shape = (channels, picture.width, picture.height)
+        assert pixels(path, 100, "it", window).shape == shape
+    Image.fromarray(np.array([[10, 20], [30, 40]], np.uint8)).save(path, exif=exif)
+    assert pixels(path, 100, "it").tolist() == [[[30, 10], [40, 20]]]
+
+
+def test_colours_for_print_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "print.jpg"
+    Image.new("CMYK", (4, 2)).save(path)
+    with pytest.raises(UserError, match="it: expected grey or RGB colours, found CMYK; save the"):
+        pixels(path, 100, "it")
 
 
 def test_a_resized_picture_keeps_its_mean(tmp_path: Path) -> None:

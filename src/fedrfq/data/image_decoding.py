@@ -25,6 +25,8 @@ _TIFF_COMPRESSIONS = ("raw", "packbits", "tiff_lzw", "tiff_adobe_deflate", "tiff
 _PHOTOMETRIC = 262  # the tag of a TIFF that says what 0 is
 _WHITE_IS_ZERO = 0
 _GREY = ("1", "L", "LA")
+# Others, such as CMYK, look different on every screen and printer.
+_RGB = ("RGB", "RGBA", "RGBX", "RGBa", "P", "PA")
 # As Pillow calls pixels of one channel with more than 8 bits.
 _DEEP = ("I", "I;16", "I;16B", "I;16L", "F")
 
@@ -105,17 +107,26 @@ def _check_tiff(image: Image, what: str) -> None:
 
 def _values(image: Image, what: str) -> NDArray[Any]:
     """Return an image's values as C×H×W, in as many bits as the file has."""
-    if image.mode in _DEEP:
-        return np.asarray(image)[None]
+    from PIL import ImageOps
+
     # Pillow would silently drop the lower half of such values.
-    if any(";16" in str(tile) for tile in getattr(image, "tile", ())):
+    deep = image.mode in _DEEP
+    if not deep and any(";16" in str(tile) for tile in getattr(image, "tile", ())):
         raise UserError(
             f"{what}: expected colours of 8 bits, found 16; convert the image to 8 bits, "
             "or to grey of 16 bits"
         )
+    # A camera says beside the pixels how it was held.
+    ImageOps.exif_transpose(image, in_place=True)
+    if deep:
+        return np.asarray(image)[None]
     _check_opaque(image, what)
     if image.mode in _GREY:
         return np.asarray(image.convert("L"))[None]
+    if image.mode not in _RGB:
+        raise UserError(
+            f"{what}: expected grey or RGB colours, found {image.mode}; save the image as RGB"
+        )
     return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
 
 
