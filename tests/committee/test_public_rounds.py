@@ -86,6 +86,27 @@ def test_detectors_compare_class_means_and_drop_moments_with_them() -> None:
     assert public.values_JV[2].tolist() == (honest_KV.sum(0) // 5).tolist()
 
 
+def test_what_nobody_can_be_accused_of_is_limited_and_afresh_each_time() -> None:
+    """Three hold class 0, and one of them sends class 1's mean: too few to accuse it."""
+    rng = np.random.default_rng(0)
+    values_KJV = rng.integers(-ONE // 32, ONE // 32, (6, 2, 8))
+    values_KJV[:, 1] += ONE
+    values_KJV[0, 0] += ONE
+    counts_KJ = np.array([[10, 0]] * 3 + [[0, 10]] * 3)
+    sent = Uploads(tuple(range(6)), counts_KJ, values_KJV)
+    detector = DETECTORS["adaptive"](malicious=1)
+    nothing = Globals.none(2, 8)
+    _, verdict, found = decide_public(detector, 6, 2, nothing, sent)
+    assert verdict.kept_K.all()
+    _, _, plain = decide_public(NoDetection(), 6, 2, nothing, sent)
+    assert plain.values_JV[0].mean() > ONE // 4
+    assert abs(found.values_JV[0]).max() < ONE // 16
+    # Wherever the classes were before: a client's data may change.
+    elsewhere = Globals(np.array([True, True]), np.full((2, 8), 9 * ONE))
+    _, _, again = decide_public(detector, 6, 2, elsewhere, sent)
+    assert again.values_JV.tolist() == found.values_JV.tolist()
+
+
 def test_counts_of_moments_are_not_compared_with_those_of_classes() -> None:
     """Rows of moments count all samples, 30 and 20 and 10; a class has at most 15."""
     counts_KJ = np.array([[15, 15, 30], [10, 10, 20], [5, 5, 10]])

@@ -17,6 +17,7 @@ AGREEING = ("view", "leader", "committee_messages", "committee_bytes", "evidence
 UNDER_ATTACK: dict[str, Any] = {
     "attack": {"name": "scale", "clients": 1, "strength": 9.0},
     "detector": {"name": "adaptive", "malicious": 1},
+    "partition": {"ways": 6},
 }
 
 

@@ -119,9 +119,23 @@ def decide_public(
     moments = uploads.counts_KJ.shape[1] - classes
     weight_KJ = np.hstack([verdict.weight_KJ, np.repeat(least_K[:, None], moments, axis=1)])
     counted = admitted(detector, classes, uploads)
-    # Weighted by samples, so that means and moments are those of all samples together.
-    _, public = aggregate(RULES["weighted"], {}, last, counted, weight_KJ)
-    return counted, verdict, public
+    # Weighted by samples, so that means and moments are those of all samples together, but for what
+    # the detector's rule limits of the means. It starts afresh, too: a client's data may change.
+    found = [
+        aggregate(rule, {}, _nothing(last, rows), _rows(counted, rows), weight_KJ[:, rows])[1]
+        for rows, rule in (
+            (slice(classes), detector.rule("weighted")),
+            (slice(classes, None), RULES["weighted"]),
+        )
+    ]
+    present_J = np.hstack([part.present_J for part in found])
+    values_JV = np.vstack([part.values_JV for part in found])
+    values_JV = np.where(present_J[:, None], values_JV, last.values_JV)
+    return counted, verdict, Globals(present_J | last.present_J, values_JV)
+
+
+def _nothing(last: Globals, rows: slice) -> Globals:
+    return Globals(np.zeros_like(last.present_J[rows]), np.zeros_like(last.values_JV[rows]))
 
 
 def admitted(detector: Detector, classes: int, uploads: Uploads) -> Uploads:

@@ -246,6 +246,7 @@ def test_attackers_know_the_statistics_and_that_the_detector_starts_afresh(
         public={**MAP, "every": 2},
         detector={"name": "adaptive", "malicious": 1},
         attack={"name": "sign-flip", "clients": 1},
+        partition={"ways": 6},
     )
     state, _ = run([experiment], mnist, 3)
     known = [scene.globals_ for scene in scenes]
