@@ -4,25 +4,28 @@ At most m clients are malicious (`malicious`). How far two clients disagree depe
 uploads alone, so m liars can give anybody at most m disagreements. A client's *proven* disagreement
 is therefore its (m + 1)-th largest, and the *allowed* one is the (m + 1)-th largest of all clients'
 proven ones: at least one of those m + 1 clients is honest. A client is *charged* with its
-(2m + 1)-th largest: of those 2m + 1 others more than m are honest (`disagreement.py`).
+(2m + 1)-th largest: of those 2m + 1 others more than m are honest (`disagreement.py`). Liars that
+agree with each other, or share a class with few, may have no such charge. So a client is charged
+with a third of what is proven of it, if that is more.
 
 A client's record is a running mean of charged / allowed. Up to 3/2 it has its full weight, from 2
 on it has none, in between a part. An odd round is forgiven, a liar that pauses stays out for a
 while.
 
-Whatever m liars send, an honest client's charge is at most what honest clients alone prove of it,
-and what is allowed is at least what it would be among them alone, since more clients can only raise
-an (m + 1)-th largest value. So nobody is framed of whom that is no more than 3/2 of what is
-allowed, and all honest clients but m are. `docs/concepts/adaptive-detector.md` has the proof and a
-picture.
+Whatever m liars send, an honest client's (2m + 1)-th largest disagreement is at most what honest
+clients alone prove of it, and what is proven of it at most its largest with one of them. What is
+allowed is at least what it would be among them alone, since more clients can only raise an
+(m + 1)-th largest value. So nobody is framed of whom they prove no more than 3/2 of what is
+allowed, as of all honest clients but m, and who disagrees with none of them by more than three
+times that. `docs/concepts/adaptive-detector.md` has the proof and a picture.
 
 What disagrees less is not accused. Its influence is limited instead, by the rule that this detector
 brings along (`rules/bounded.py`). That also serves where a class has too few holders to accuse
-anybody: who shares a class with no more than 2m others is charged with nothing.
+anybody: who shares a class with no more than m others is charged with nothing.
 
 Where clients add noise for their samples' privacy, two of them may also disagree by what the noise
-of both explains. That too depends on their two uploads alone. A liar can buy room by claiming few
-samples, but then it weighs little.
+of both explains. That too depends on their two uploads alone, as their counts are admitted. A liar
+can buy room by claiming few samples, but then it weighs little.
 
 Limits: lies within the honest spread are only bounded, and with more than m liars nothing is
 promised. Of a class that nobody else sent nothing can be proven: `lone` decides about it, by
@@ -66,6 +69,8 @@ UNIT = 1 << 10
 SPARED = 3 * UNIT // 2
 # The lowest record that costs all of it.
 GONE = 2 * UNIT
+# How many times as far as others an honest client may be from the one that is least like it.
+CRUDE = 3
 # The most that one round adds to a record: one is enough to lose all weight, if the record was 1.
 WORST = 4 * UNIT
 # Rounds of the running mean.
@@ -112,8 +117,8 @@ class AdaptiveDetector(Detector):
     def _now(self, uploads: Uploads) -> Ints:
         """Return what each client is charged with, in units of what is allowed."""
         liars = self.most_malicious(uploads)
-        # Of those who can be charged, liars must not be the half: more than m of them are honest
-        # and have more than m honest partners, and what is allowed is no less than theirs.
+        # Of those with more than 2m partners, liars must not be the half: more than m of them are
+        # honest and have more than m honest partners, so that what is allowed is not nothing.
         if (partners(uploads) > 2 * liars).sum() <= 2 * liars:
             return np.zeros(len(uploads.clients), np.int64)
         disagreement_KK = disagreements(uploads)
@@ -121,4 +126,5 @@ class AdaptiveDetector(Detector):
         rounding = uploads.precision.step * int(isqrt(np.array(uploads.values_KJV.shape[2])))
         most = max(allowed(proven(disagreement_KK, liars), liars), rounding, LEAST)
         # Noise may explain more than that, of some pairs.
-        return charged(disagreement_KK * UNIT // np.maximum(explained(uploads), most), liars)
+        excess_KK = disagreement_KK * UNIT // np.maximum(explained(uploads), most)
+        return np.maximum(charged(excess_KK, liars), proven(excess_KK, liars) // CRUDE)
