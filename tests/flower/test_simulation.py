@@ -166,7 +166,7 @@ def test_the_command_of_the_guide_ends_with_the_failure_of_the_run() -> None:
 
 
 def _wait_for_rounds(
-    out: Path, rounds: int, process: subprocess.Popen[str], limit_s: float = 120.0
+    out: Path, rounds: int, process: subprocess.Popen[str], limit_s: float = 300.0
 ) -> None:
     """Wait until the run below `out` has recorded so many rounds."""
     end = time.monotonic() + limit_s

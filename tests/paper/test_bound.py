@@ -256,11 +256,11 @@ def test_the_gap_is_the_larger_of_both_rounds(mnist: Dataset) -> None:
 
 
 def test_a_detector_remembers(mnist: Dataset) -> None:
-    """All three send all classes, and one of them is far from the others."""
-    experiment = small(detector={"name": "adaptive", "malicious": 1})
+    """All four send all classes, and one of them is far from the others."""
+    experiment = small(clients=4, detector={"name": "adaptive", "malicious": 1})
     clients, weights = descent._clients(experiment, mnist)
     nothing = Globals.none(10, 3)
-    memory = experiment.detector.start(3)
+    memory = experiment.detector.start(4)
     walks = [
         descent._walk(client, w, client.guide(nothing), 1, rng())
         for client, w in zip(clients, weights, strict=True)

@@ -173,7 +173,7 @@ def _descend(
         leaves,
         # The kernel takes for granted that all lie in memory alike.
         [grad.contiguous() for grad in grads],
-        momentum,
+        momentum if train.momentum > 0 else [],
         weight_decay=0.0,
         momentum=train.momentum,
         lr=train.lr,
