@@ -93,9 +93,9 @@ def bounded() -> list[str]:
     start = Globals(np.ones(2, np.bool_), _places(CENTRES))
     values_KJV = np.zeros((len(UPLOADS), 2, 2), np.int64)
     values_KJV[:, 0] = _places(UPLOADS)
-    held_KJ = np.zeros((len(UPLOADS), 2), np.bool_)
-    held_KJ[:, 0] = True
-    near_KV = limited(start, values_KJV, held_KJ)[:, 0] / ONE
+    counts_KJ = np.tile([1, 0], (len(UPLOADS), 1))
+    uploads = Uploads(tuple(range(len(UPLOADS))), counts_KJ, values_KJV)
+    near_KV = limited(start, uploads, uploads.held_KJ)[:, 0] / ONE
     mine = _at(CENTRES[0], 450)
     lines = [
         _words(474, 34, "What an upload may do to its class", weight=600, colour="#1d3557"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
+from fedrfq.prototypes.noise_scale import NoiseScale
 from fedrfq.robust.detectors.detector import FULL
 from fedrfq.robust.rules.bounded import Bounded, limited, typical
 from support.judging import ONE, lines
@@ -85,9 +88,40 @@ def test_it_limits_any_rule() -> None:
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_pull_is_shortened_alike_on_both_sides(sign: int) -> None:
-    start = certified([0])
-    near = limited(start, np.array([[[sign * 100]], [[sign]]]), np.ones((2, 1), np.bool_))
+    near = limited(certified([0]), lines([[sign * 100], [sign]]), np.ones((2, 1), np.bool_))
     assert near[:, 0, 0].tolist() == [sign * 100, sign]
+
+
+def noisy(values: list[int], counts: list[int], usual: int) -> Uploads:
+    """Return uploads of one class, with noise that moves a mean of one sample by this much."""
+    sent = lines([[value * ONE] for value in values])
+    # One value, and a count that hardly any noise reaches.
+    scale = NoiseScale(ONE, 2**40, usual * ONE)
+    return replace(sent, counts_KJ=np.array([[count] for count in counts]), noise=scale)
+
+
+def test_where_noise_is_added_the_median_to_start_from_counts_samples() -> None:
+    """Three clients send nothing but noise of a class, to hide that they hold none."""
+    hidden = noisy([40, 60, 50, -200, -200], [1, 1, 1, 30, 30], usual=40)
+    # It starts from -200, whence everybody counts in full: the mean of 63 samples.
+    assert combined(certified([None]), hidden)[0] == (150 - 60 * 200) * ONE // 63
+    # Where every client has one vote, it starts from 50, whence those at -200 are far.
+    assert combined(certified([None]), replace(hidden, noise=None))[0] > 40 * ONE
+
+
+def test_who_has_few_samples_may_go_as_far_as_noise_explains() -> None:
+    """Noise moves a mean of one sample by 8, so with that of two steps of 1 it may go by 18."""
+    start = certified([0])
+    for place, share in ((18, 1), (36, 16)):
+        sent = noisy([1, 1, place], [100, 100, 1], usual=8)
+        near = limited(start, sent, sent.held_KJ)[:, 0, 0]
+        assert near.tolist() == [ONE, ONE, pytest.approx(place * ONE / share, rel=0.02)]
+    # What noise explains is not typical: all three go their step and no farther.
+    sent = noisy([8, 8, 16], [1, 1, 10**6], usual=8)
+    assert limited(start, sent, sent.held_KJ)[2, 0, 0] < ONE
+    # One of a hundred samples may not.
+    sent = noisy([1, 1, 18], [100, 100, 100], usual=8)
+    assert limited(start, sent, sent.held_KJ)[2, 0, 0] < ONE // 50
 
 
 def test_inputs_are_left_alone() -> None:

@@ -15,6 +15,10 @@ outvoted: it works in classes that only a few clients hold, where liars may be t
 can move a class, but only by 3/16 of the way a round.
 
 A class without a certified centre starts from the median of its uploads.
+
+Where clients add noise for their samples' privacy, an upload may go by what its noise explains
+besides. The median counts samples then: noise moves a mean the less, the more samples it is of, and
+a client may send nothing but noise of a class, to hide that it holds none.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ import numpy as np
 from fedrfq.prototypes.fixed_point import Bools, Globals, Ints, Uploads
 from fedrfq.robust.centres import CENTRES, median
 from fedrfq.robust.distances import LEAST, Points, isqrt, lower_median
+from fedrfq.robust.honest_noise import SPARE_BITS, noise_squares
 from fedrfq.robust.rules.rule import Rule
 from fedrfq.robust.state import State
 
@@ -53,28 +58,32 @@ class Bounded(Rule):
         self, state: State, last: Globals, uploads: Uploads, weight_KJ: Ints
     ) -> tuple[State, Ints]:
         counted_KJ = uploads.held_KJ & (weight_KJ > 0)
+        voting_KJ = weight_KJ if uploads.noise is None else weight_KJ * uploads.counts_KJ
         start = Globals(
             last.present_J | counted_KJ.any(0),
-            np.where(last.present_J[:, None], last.values_JV, median(uploads, weight_KJ)),
+            np.where(last.present_J[:, None], last.values_JV, median(uploads, voting_KJ)),
         )
-        near = replace(uploads, values_KJV=limited(start, uploads.values_KJV, counted_KJ))
+        near = replace(uploads, values_KJV=limited(start, uploads, counted_KJ))
         return state, CENTRES[self.centre](near, weight_KJ)
 
 
-def limited(start: Globals, values_KJV: Ints, counted_KJ: Bools) -> Ints:
+def limited(start: Globals, uploads: Uploads, counted_KJ: Bools) -> Ints:
     """Return the uploads, moved toward where their classes start as far as the limits ask."""
     client_N, class_N = np.nonzero(counted_KJ)
-    values_NV = values_KJV[client_N, class_N]
+    values_NV = uploads.values_KJV[client_N, class_N]
     pull_NV = values_NV - start.values_JV[class_N]
-    share_N = _shares(start, values_NV, client_N, class_N)
-    near_KJV = values_KJV.copy()
+    noise_N = noise_squares(uploads)[client_N, class_N] << SPARE_BITS
+    share_N = _shares(start, values_NV, noise_N, client_N, class_N)
+    near_KJV = uploads.values_KJV.copy()
     # Rounded toward the start, on either side of it.
     shortened_NV = np.sign(pull_NV) * (np.abs(pull_NV) * share_N[:, None] // UNIT)
     near_KJV[client_N, class_N] = start.values_JV[class_N] + shortened_NV
     return near_KJV
 
 
-def _shares(start: Globals, values_NV: Ints, client_N: Ints, class_N: Ints) -> Ints:
+def _shares(
+    start: Globals, values_NV: Ints, noise_N: Ints, client_N: Ints, class_N: Ints
+) -> Ints:
     """Return the share of each upload's pull that is within the limits: 0 to UNIT."""
     centres = Points.of(start.values_JV)
     square_NJ = Points.of(values_NV).squares_to(centres)
@@ -88,9 +97,9 @@ def _shares(start: Globals, values_NV: Ints, client_N: Ints, class_N: Ints) -> I
     free_NJ = _free_ways(rivals_JJ, isqrt(between_JJ))[class_N]
     toward_NJ = _fading(free_NJ, way_NJ, RIVAL_POWER)
     toward_N = np.where(rivals_JJ[class_N], toward_NJ, UNIT).min(1, initial=UNIT)
-    distance_N = isqrt(own_N)
-    most = STEPS * max(typical(distance_N, client_N), LEAST)
-    step_N = _fading(np.array(most), distance_N, STEP_POWER)
+    # What is left of the distance without noise is typical of the uploads' samples.
+    usual = max(typical(isqrt(np.maximum(own_N - noise_N, 0)), client_N), LEAST)
+    step_N = _fading(STEPS * (usual + isqrt(noise_N)), isqrt(own_N), STEP_POWER)
     share_N: Ints = np.minimum(toward_N, step_N)
     return share_N
 
