@@ -95,7 +95,7 @@ def bounded() -> list[str]:
     values_KJV[:, 0] = _places(UPLOADS)
     counts_KJ = np.tile([1, 0], (len(UPLOADS), 1))
     uploads = Uploads(tuple(range(len(UPLOADS))), counts_KJ, values_KJV)
-    near_KV = limited(start, uploads, uploads.held_KJ)[:, 0] / ONE
+    near_KV = limited(start, uploads, counts_KJ).values_KJV[:, 0] / ONE
     mine = _at(CENTRES[0], 450)
     lines = [
         _words(474, 34, "What an upload may do to its class", weight=600, colour="#1d3557"),

@@ -13,6 +13,7 @@ from fedrfq.api.contracts.example_scenes import random_scene, scene_of
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.attacks import Attack, Scene
 from fedrfq.robust.attacks.backdoor import Backdoor
+from fedrfq.robust.attacks.capture import Capture
 from fedrfq.robust.attacks.frame import Frame
 from fedrfq.robust.attacks.groups import TwoGroups
 from fedrfq.robust.attacks.mimic import Mimic
@@ -33,7 +34,7 @@ __all__ = [
     "send",
 ]
 # Attacks that change which classes their clients send.
-CLAIMING = Mimic | Frame | OptimalFrame | Backdoor | Sole | TwoGroups
+CLAIMING = Mimic | Frame | OptimalFrame | Backdoor | Capture | Sole | TwoGroups
 
 
 @dataclass(frozen=True)

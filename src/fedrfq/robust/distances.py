@@ -79,3 +79,10 @@ def lower_median(values: Ints) -> int:
         return 0
     middle = (len(values) - 1) // 2
     return int(np.partition(values, middle)[middle])
+
+
+def typical(values_N: Ints, client_N: Ints) -> int:
+    """Return the median over clients of each one's own median: one client, one vote; 0 of none."""
+    order = np.lexsort((values_N, client_N))
+    _, first, counts = np.unique(client_N[order], return_index=True, return_counts=True)
+    return lower_median(values_N[order][first + (counts - 1) // 2])

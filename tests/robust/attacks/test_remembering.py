@@ -14,6 +14,7 @@ from fedrfq.robust.attacks import ATTACKS, Scene
 from fedrfq.robust.attacks.attack import MAX_STRENGTH
 from fedrfq.robust.attacks.backdoor import Backdoor
 from fedrfq.robust.attacks.by_name import inner_attack
+from fedrfq.robust.attacks.capture import Capture
 from fedrfq.robust.attacks.drift import Drift
 from fedrfq.robust.attacks.groups import TwoGroups
 from fedrfq.robust.attacks.inflate import Inflate
@@ -71,6 +72,28 @@ def test_drift_that_has_arrived_steps_back_at_once() -> None:
 def test_drift_forgets_nothing_while_its_clients_are_away() -> None:
     state = {"steps": array(3)}
     assert remembering(Drift(), two_classes(LIMIT, ()), state)[1] == state
+
+
+# Capturing
+
+
+def test_who_captures_claims_every_class_at_one_place_and_then_is_honest() -> None:
+    """Class 1 is at 1000, held by the honest client; the attacker holds class 0 alone."""
+    first = scene_of([[0, 4], [3, 0]], [[[0], [1000]], [[7], [0]]], (1,))
+    later = scene_of([[0, 4], [3, 0]], [[[0], [500]], [[8], [0]]], (1,))
+    attack = Capture(strength=2.0, lies=2)
+    sent, state = remembering(attack, first, {})
+    assert sent.values_KJV[1, :, 0].tolist() == [7, -2000]
+    assert sent.counts_KJ[1].tolist() == [3, 3]
+    sent, state = remembering(attack, later, state)
+    assert sent.values_KJV[1, :, 0].tolist() == [8, -2000]
+    sent, state = remembering(attack, later, state)
+    assert sent == later.uploads
+
+
+def test_who_captures_lies_once_at_least() -> None:
+    with pytest.raises(UserError, match=r"attack\.lies must be at least 1, not 0"):
+        Capture(lies=0)
 
 
 # Sleeping

@@ -12,6 +12,7 @@ from fedrfq.prototypes.fixed_point import Globals, Precision
 from fedrfq.robust.aggregation import decide
 from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from fedrfq.robust.detectors.detector import FULL
+from fedrfq.robust.detectors.lone_classes import NOWHERE, lies_on
 from fedrfq.robust.rules.bounded import Bounded
 from support.judging import (
     LIES,
@@ -183,6 +184,15 @@ def test_a_lone_class_on_top_of_another_has_no_weight() -> None:
     assert globals_.present_J.tolist() == [True, True, True, False]
     assert weights == [FULL, 0, 0, 0]
     assert why == "class 3: nobody else holds the class, and it lies on class 1 (weight 0 %)"
+
+
+def test_what_is_usually_apart_is_one_vote_a_client() -> None:
+    """Two clients share three classes far from all others, so more classes are 80 apart than 8."""
+    honest: list[list[int | None]] = [[0, 8 * ONE] + [None] * 4 for _ in range(4)]
+    honest[0][5] = 14 * ONE
+    two: list[list[int | None]] = [[None, None, 80 * ONE, 160 * ONE, 240 * ONE, None]] * 2
+    uploads = lines([*honest, *two])
+    assert lies_on(nowhere(uploads), uploads).tolist() == [NOWHERE] * 6
 
 
 def test_a_lone_class_is_measured_from_the_certified_centres() -> None:

@@ -18,7 +18,13 @@ from fedrfq.robust.attacks.attack import Foreseen, Scene
 from fedrfq.robust.attacks.optimal_frame import OptimalFrame
 from fedrfq.robust.detectors.adaptive import CRUDE, SPARED, UNIT, AdaptiveDetector
 from fedrfq.robust.detectors.detector import FULL
-from fedrfq.robust.detectors.disagreement import allowed, charged, disagreements, proven
+from fedrfq.robust.detectors.disagreement import (
+    allowed,
+    charged,
+    disagreements,
+    partners,
+    proven,
+)
 from support.judging import ONE, Clusters, dropped, lines, nowhere, sent
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -169,7 +175,27 @@ def test_no_more_than_the_bound_are_charged_with_more_than_is_allowed(
     counts_KJ, values_KJV = drawn(rng, clients, 2**14)
     values_KJV *= 2 ** rng.integers(0, 6, (clients, 1, 1))
     found = disagreements(sent(values_KJV, counts_KJ))
-    assert (charged(found, liars) > allowed(proven(found, liars), liars)).sum() <= liars
+    proven_K = proven(found, liars)
+    charged_K = np.maximum(charged(found, liars), proven_K // CRUDE)
+    assert (charged_K > allowed(proven_K, liars)).sum() <= liars
+
+
+@settings(max_examples=300, deadline=None)
+@given(seed=SEEDS, honest=st.integers(1, 14), liars=st.integers(1, 4), each=st.integers(1, 2))
+def test_where_honest_clients_have_too_few_partners_nobody_is_judged(
+    seed: int, honest: int, liars: int, each: int
+) -> None:
+    """Each holds one or two of six classes; liars claim all of them, so everybody has partners."""
+    rng = np.random.default_rng(seed)
+    counts_HJ = np.zeros((honest, 6), np.int64)
+    for counts_J in counts_HJ:
+        counts_J[rng.permutation(6)[:each]] = 1
+    truth = sent(rng.integers(-ONE, ONE, (honest, 6, 3)), counts_HJ)
+    assume((partners(truth) > liars).sum() <= liars)
+    lies = np.ones((liars, 6), np.int64), rng.integers(-ONE, ONE, (liars, 6, 3)) * 9
+    uploads = joined(truth, *lies)
+    detector = AdaptiveDetector(malicious=liars)
+    assert not detector._now(uploads)[:honest].any()
 
 
 @pytest.mark.parametrize("seed", range(120))

@@ -10,7 +10,8 @@ import pytest
 from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
 from fedrfq.prototypes.noise_scale import NoiseScale
 from fedrfq.robust.detectors.detector import FULL
-from fedrfq.robust.rules.bounded import Bounded, limited, typical
+from fedrfq.robust.distances import typical
+from fedrfq.robust.rules.bounded import Bounded, limited
 from support.judging import ONE, lines
 
 
@@ -39,12 +40,12 @@ def test_an_upload_goes_3_16_of_the_way_to_another_class_at_most() -> None:
         assert combined(last, uploads) == [int(got * ONE), int((8 - got) * ONE)]
 
 
-@pytest.mark.parametrize(("place", "pull"), [(2, 2.0), (4, 0.25), (32, 0.0)])
-def test_away_from_all_others_the_step_is_the_limit(place: int, pull: float) -> None:
-    """1 is typical, so 2 counts in full. What is twice as far counts a sixteenth of itself."""
-    uploads = lines([[-ONE, None], [-ONE, None], [-place * ONE, None]])
-    expected = -int((1 + 1 + pull) * ONE)
-    assert combined(certified([0, 8 * ONE]), uploads)[0] == pytest.approx(expected / 3, abs=1)
+@pytest.mark.parametrize(("place", "pull"), [(2, 2.0), (4, 2.0), (16, 0.08)])
+def test_away_from_all_others_a_step_is_the_limit(place: int, pull: float) -> None:
+    """1 is typical, so a step is 2. From -1, where the middle is, 2 is typical, and 15 is alone."""
+    uploads = lines([[-ONE, None], [ONE, None], [-place * ONE, None]])
+    expected = -int(pull * ONE)
+    assert combined(certified([0, 8 * ONE]), uploads)[0] == pytest.approx(expected / 3, abs=20)
 
 
 def test_two_classes_come_no_closer_than_half_the_usual_distance() -> None:
@@ -56,8 +57,8 @@ def test_two_classes_come_no_closer_than_half_the_usual_distance() -> None:
         combined(certified([0, 2 * ONE, 10 * ONE]), lines([[ONE // 4, None, None]]))[0] == ONE // 4
     )
     last = certified([0, ONE, 4 * ONE, 8 * ONE, 12 * ONE])
-    uploads = lines([[ONE // 8, None, None, None, None]])
-    assert combined(last, uploads)[0] == 0
+    others = [[None] * j + [int(last.values_JV[j, 0])] + [None] * (4 - j) for j in (2, 3, 4)]
+    assert combined(last, lines([[ONE // 8, None, None, None, None], *others]))[0] == 0
 
 
 def test_a_client_has_one_vote_on_what_is_typical() -> None:
@@ -88,8 +89,41 @@ def test_it_limits_any_rule() -> None:
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_pull_is_shortened_alike_on_both_sides(sign: int) -> None:
-    near = limited(certified([0]), lines([[sign * 100], [sign]]), np.ones((2, 1), np.bool_))
-    assert near[:, 0, 0].tolist() == [sign * 100, sign]
+    """To a step of 2, as 1 is typical from the last centre, and from the middle."""
+    uploads = lines([[sign * ONE], [-sign * ONE], [sign * 3 * ONE]])
+    near = limited(certified([0]), uploads, uploads.held_KJ)
+    assert near.values_KJV[2, 0, 0] == pytest.approx(sign * 2 * ONE, rel=1e-3)
+
+
+def test_what_all_have_left_starts_afresh() -> None:
+    """The last centre of class 0 is a lie. Its three honest holders send 0 and 1 on either side."""
+    away = lines([[-ONE, None], [0, None], [ONE, None], *[[None, 8 * ONE + i] for i in range(9)]])
+    last = certified([50 * ONE, 8 * ONE])
+    assert combined(last, away)[0] == 0
+
+
+def test_what_somebody_holds_back_comes_home_by_a_step_a_round() -> None:
+    """A step is 2, as most clients send class 1 and are 1 off."""
+    others = [[None, (80 + (-1) ** i) * ONE] for i in range(12)]
+    held_back = lines([[-ONE, None], [0, None], [ONE, None], [50 * ONE, None], *others])
+    place = 50 * ONE
+    for _ in range(30):
+        (now, _) = combined(certified([place, 80 * ONE]), held_back)
+        assert now < place - ONE or abs(now) <= ONE
+        place = now
+    assert abs(place) <= ONE
+
+
+def test_who_claims_classes_of_its_own_has_one_vote_on_their_room() -> None:
+    """One client claims three classes that are far from all others.
+
+    Their neighbours are 40 apart and those of the classes that honest clients hold 4, so 2 is left
+    between these.
+    """
+    last = certified([0, 4 * ONE, 8 * ONE, 80 * ONE, 120 * ONE, 160 * ONE, 200 * ONE])
+    honest = [[ONE // 2, 4 * ONE, 8 * ONE] + [None] * 4 for _ in range(3)]
+    liar = [None] * 3 + [80 * ONE, 120 * ONE, 160 * ONE, 200 * ONE]
+    assert combined(last, lines([*honest, liar]))[0] == ONE // 2
 
 
 def noisy(values: list[int], counts: list[int], usual: int) -> Uploads:
@@ -100,28 +134,27 @@ def noisy(values: list[int], counts: list[int], usual: int) -> Uploads:
     return replace(sent, counts_KJ=np.array([[count] for count in counts]), noise=scale)
 
 
-def test_where_noise_is_added_the_median_to_start_from_counts_samples() -> None:
-    """Three clients send nothing but noise of a class, to hide that they hold none."""
-    hidden = noisy([40, 60, 50, -200, -200], [1, 1, 1, 30, 30], usual=40)
-    # It starts from -200, whence everybody counts in full: the mean of 63 samples.
-    assert combined(certified([None]), hidden)[0] == (150 - 60 * 200) * ONE // 63
-    # Where every client has one vote, it starts from 50, whence those at -200 are far.
-    assert combined(certified([None]), replace(hidden, noise=None))[0] > 40 * ONE
+def test_who_has_few_samples_does_not_set_the_middle() -> None:
+    """A liar with a sample sends 90, an honest client with thirty sends 0; elsewhere 1 is usual."""
+    sent = lines([[90 * ONE, None], [0, 20 * ONE], [None, 21 * ONE], [None, 19 * ONE]])
+    counts_KJ = np.where(sent.held_KJ, 30, 0)
+    counts_KJ[0, 0] = 1
+    assert combined(certified([None, None]), replace(sent, counts_KJ=counts_KJ))[0] < ONE // 10
 
 
 def test_who_has_few_samples_may_go_as_far_as_noise_explains() -> None:
     """Noise moves a mean of one sample by 8, so with that of two steps of 1 it may go by 18."""
     start = certified([0])
     for place, share in ((18, 1), (36, 16)):
-        sent = noisy([1, 1, place], [100, 100, 1], usual=8)
-        near = limited(start, sent, sent.held_KJ)[:, 0, 0]
-        assert near.tolist() == [ONE, ONE, pytest.approx(place * ONE / share, rel=0.02)]
+        sent = noisy([1, -1, place], [100, 100, 1], usual=8)
+        near = limited(start, sent, sent.held_KJ).values_KJV[:, 0, 0]
+        assert near.tolist() == [ONE, -ONE, pytest.approx(place * ONE / share, rel=0.03)]
     # What noise explains is not typical: all three go their step and no farther.
     sent = noisy([8, 8, 16], [1, 1, 10**6], usual=8)
-    assert limited(start, sent, sent.held_KJ)[2, 0, 0] < ONE
+    assert limited(start, sent, sent.held_KJ).values_KJV[2, 0, 0] < ONE
     # One of a hundred samples may not.
-    sent = noisy([1, 1, 18], [100, 100, 100], usual=8)
-    assert limited(start, sent, sent.held_KJ)[2, 0, 0] < ONE // 50
+    sent = noisy([1, -1, 18], [100, 100, 100], usual=8)
+    assert limited(start, sent, sent.held_KJ).values_KJV[2, 0, 0] < ONE // 10
 
 
 def test_inputs_are_left_alone() -> None:

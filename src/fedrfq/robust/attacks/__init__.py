@@ -5,6 +5,7 @@ from fedrfq.robust.attacks.alie import Alie
 from fedrfq.robust.attacks.attack import Attack, Foreseen, Scene
 from fedrfq.robust.attacks.backdoor import Backdoor
 from fedrfq.robust.attacks.by_name import ATTACKS
+from fedrfq.robust.attacks.capture import Capture
 from fedrfq.robust.attacks.drift import Drift
 from fedrfq.robust.attacks.frame import Frame
 from fedrfq.robust.attacks.groups import TwoGroups
@@ -48,6 +49,7 @@ ATTACKS |= {
     "drift": Drift,
     "sleeper": Sleeper,
     "backdoor": Backdoor,
+    "capture": Capture,
     "sole": Sole,
     "groups": TwoGroups,
 }

@@ -5,7 +5,8 @@ of that one would be taken for it. It is *on top* of the nearest other class if 
 as far from it as classes usually are from their nearest neighbours.
 
 Only classes of two or more holders count as other classes and for what is usual, so that the only
-holder of one class has no say in whether that of another is believed.
+holder of one class has no say in whether that of another is believed. Of what is usual every client
+has one vote, however many classes it claims.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
 from fedrfq.robust.centres import median
 from fedrfq.robust.detectors.detector import Reason, Verdict
 from fedrfq.robust.detectors.reasons import toward
-from fedrfq.robust.distances import Points, isqrt, lower_median
+from fedrfq.robust.distances import Points, isqrt, typical
 
 # A class that lies on top of no other.
 NOWHERE = -1
@@ -47,7 +48,8 @@ def lies_on(globals_: Globals, uploads: Uploads) -> Ints:
     now_JV = median(uploads)
     known_JV = np.where(globals_.present_J[:, None], globals_.values_JV, now_JV)
     centres = Points.of(known_JV[shared])
-    usual = lower_median(_to_nearest(isqrt(centres.squares_to(centres))))
+    client_N, shared_N = np.nonzero(uploads.held_KJ[:, shared])
+    usual = typical(_to_nearest(isqrt(centres.squares_to(centres)))[shared_N], client_N)
     distance_LS = isqrt(Points.of(now_JV[lone]).squares_to(centres))
     on_top_L = 2 * distance_LS.min(1) < usual
     lies_on_J[lone] = np.where(on_top_L, shared[distance_LS.argmin(1)], NOWHERE)

@@ -30,7 +30,7 @@ import numpy as np
 
 from fedrfq.errors import UserError
 from fedrfq.files.options import option
-from fedrfq.prototypes.fixed_point import Bools, Globals, Ints, Uploads
+from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
 from fedrfq.robust.centres import median
 from fedrfq.robust.detectors.counts import lower_medians
 from fedrfq.robust.detectors.detector import (
@@ -40,6 +40,7 @@ from fedrfq.robust.detectors.detector import (
     State,
     Verdict,
 )
+from fedrfq.robust.distances import typical
 from fedrfq.robust.honest_noise import SPARE_BITS, noise_squares
 
 _MIN_HOLDERS = 3
@@ -74,7 +75,8 @@ class Sampling(Detector):
         judged_KJ = uploads.held_KJ & (uploads.held_KJ.sum(0) >= _MIN_HOLDERS)
         noise_KJ = _noise(uploads)
         sampled_KJ = np.maximum(spread_KJ - noise_KJ, 0)
-        usual_KJ = np.maximum(_rounding(uploads), max(_usual(sampled_KJ, judged_KJ), 1)) + noise_KJ
+        usual = typical(sampled_KJ[judged_KJ], np.nonzero(judged_KJ)[0])
+        usual_KJ = np.maximum(_rounding(uploads), max(usual, 1)) + noise_KJ
         # Python's whole numbers have no end: a spread may have 62 bits before it is multiplied.
         percent_KJ = _PERCENT * np.where(judged_KJ, spread_KJ, 0).astype(object) // usual_KJ
         score_K = np.minimum(percent_KJ.max(1, initial=0), _MAX_SCORE).astype(np.int64)
@@ -111,15 +113,3 @@ def _noise(uploads: Uploads) -> Ints:
     median_J = np.where(square_KJ.any(0), lower_medians(square_KJ), 0)
     noise_KJ: Ints = (square_KJ + median_J) * uploads.counts_KJ
     return noise_KJ
-
-
-def _usual(spread_KJ: Ints, judged_KJ: Bools) -> int:
-    """Return the (lower) median over clients of each one's (lower) median."""
-    medians = []
-    for spread_J, judged_J in zip(spread_KJ, judged_KJ, strict=True):
-        own = np.sort(spread_J[judged_J])
-        if len(own):
-            medians.append(int(own[(len(own) - 1) // 2]))
-    if not medians:
-        return 0
-    return sorted(medians)[(len(medians) - 1) // 2]
