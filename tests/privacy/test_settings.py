@@ -71,6 +71,16 @@ def test_an_epsilon_is_refused_where_more_leaves_the_client() -> None:
     assert "uploads prototypes" in load(sets=[*PRIVATE, "method.name=fedrfq"]).uncovered()
 
 
+@pytest.mark.parametrize(
+    "noise",
+    [PRIVATE, ["method.name=fedavg", "train.dp_noise=2.0", "train.dp_rate=0.1"]],
+)
+def test_an_epsilon_is_refused_where_samples_are_held_back(noise: list[str]) -> None:
+    """Which ones are held back is drawn by position, so one more sample swaps others."""
+    assert not load(sets=noise).uncovered()
+    assert "set validation = 0" in load(sets=[*noise, "validation=0.25"]).uncovered()
+
+
 @pytest.mark.parametrize("name", ["sampling", "adaptive", "none"])
 def test_detectors_that_know_the_noise_are_taken(name: str) -> None:
     assert load(sets=[*PRIVATE, f"detector.name={name}"]).detector.knows_noise

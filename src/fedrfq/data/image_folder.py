@@ -11,7 +11,7 @@ from fedrfq.data import label_csv
 from fedrfq.data.content import Content, checked
 from fedrfq.data.image_decoding import pixels
 from fedrfq.data.image_form import AS_FOUND, MAX_BYTES, MAX_PIXELS, ImageForm, is_grey
-from fedrfq.data.split import by_content
+from fedrfq.data.split import Split, by_content
 from fedrfq.errors import UserError
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff"}
@@ -22,10 +22,15 @@ TEST_SHARE = 0.2
 _Labelled = list[tuple[str, Path]]
 
 
-def read(folder: Path, form: ImageForm = AS_FOUND, partial: bool = False) -> Content:
+def read(
+    folder: Path,
+    form: ImageForm = AS_FOUND,
+    partial: bool = False,
+    split: Split = by_content,
+) -> Content:
     """Return the dataset in train/<class>/* and test/<class>/*, or in <class>/* alone.
 
-    In the latter case a fixed fifth of each class is for testing. Where a folder of class folders
+    In the latter case `split` says which fifth is for testing. Where a folder of class folders
     is expected, there may also be images and a labels.csv. With `partial`, the folder is of a
     client that may lack classes.
     """
@@ -33,7 +38,7 @@ def read(folder: Path, form: ImageForm = AS_FOUND, partial: bool = False) -> Con
     if len(parts) == 2:
         content = _two_parts(*parts, form, partial)
     else:
-        content = _one_part(folder, form, partial)
+        content = _one_part(folder, form, partial, split)
     return checked(content, str(folder), partial)
 
 
@@ -73,17 +78,22 @@ def _two_parts(train: Path, test: Path, form: ImageForm, partial: bool) -> Conte
     return Content(train_x, train_y, test_x, test_y, classes)
 
 
-def _one_part(folder: Path, form: ImageForm, partial: bool) -> Content:
+def _one_part(folder: Path, form: ImageForm, partial: bool, split: Split) -> Content:
     classes = _class_names(folder, partial)
     images, labels = _images(folder, classes, form)
+    if split is by_content:
+        _check_pairs(labels, classes, folder)
+    train, test = split(images, labels, TEST_SHARE, str(folder))
+    return Content(images[train], labels[train], images[test], labels[test], classes)
+
+
+def _check_pairs(labels: NDArray[np.int64], classes: tuple[str, ...], folder: Path) -> None:
     for label, name in enumerate(classes):
         if np.count_nonzero(labels == label) == 1:
             raise UserError(
                 f"{folder}: expected at least 2 images of class {name!r} (one to train on, "
                 "one to test), found 1; add some, or leave the class out"
             )
-    train, test = by_content(images, labels, TEST_SHARE, str(folder))
-    return Content(images[train], labels[train], images[test], labels[test], classes)
 
 
 def _class_names(folder: Path, partial: bool) -> tuple[str, ...]:

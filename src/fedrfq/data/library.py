@@ -18,6 +18,7 @@ from fedrfq.data.dataset import GIVEN, Dataset, is_given, is_on_hub
 from fedrfq.data.image_form import AS_FOUND, ImageForm
 from fedrfq.data.origins import first
 from fedrfq.data.source import Source
+from fedrfq.data.split import Split, by_content
 from fedrfq.errors import UserError, did_you_mean
 from fedrfq.plugins.known import owner_of
 
@@ -25,12 +26,17 @@ from fedrfq.plugins.known import owner_of
 _MAX_NAME = 100
 
 
-def load(name_or_path: str, form: ImageForm = AS_FOUND, partial: bool = False) -> Dataset:
+def load(
+    name_or_path: str,
+    form: ImageForm = AS_FOUND,
+    partial: bool = False,
+    split: Split = by_content,
+) -> Dataset:
     """Return a known dataset from the cache, or the user's own at a path, in this form.
 
-    At a path there is an .npz or a folder of images; with `partial`, of a client that may lack
-    classes. A known dataset is checked against its hash each time; one that needs no network is
-    created on first use.
+    At a path there is an .npz or a folder of images, which is split if it is not yet; with
+    `partial`, of a client that may lack classes. A known dataset is checked against its hash each
+    time; one that needs no network is created on first use.
     """
     if is_given(name_or_path):
         raise UserError(
@@ -44,7 +50,7 @@ def load(name_or_path: str, form: ImageForm = AS_FOUND, partial: bool = False) -
         return load_from_hub(name_or_path)
     source = DATASETS.get(name_or_path)
     if source is None:
-        return _own(name_or_path, form, partial)
+        return _own(name_or_path, form, partial, split)
     if form != AS_FOUND:
         raise UserError(
             f"{name_or_path} has a form of its own: remove data.shape, data.window, data.resize and"
@@ -83,13 +89,14 @@ def at_path(name: str) -> Path | None:
     return path
 
 
-def load_agreed(name: str, contract: Contract) -> Dataset:
+def load_agreed(name: str, contract: Contract, split: Split = by_content) -> Dataset:
     """Return a client's own samples at a path, with a federation's classes and form of images."""
     path = _existing(name)
     if path.is_dir():
         # Names first: thousands of pictures may have to be read before a wrong one is found.
         contract.places(image_folder.class_names(path, partial=True), str(path))
-    content = mapped(_content(path, contract.form, partial=True), contract, str(path))
+    found = _content(path, contract.form, True, split)
+    content = mapped(found, contract, str(path))
     _check_contrast(content, contract, str(path))
     channels = content.train_x.shape[1]
     mean = (contract.mean,) * channels
@@ -120,16 +127,16 @@ def mapped(content: Content, contract: Contract, what: str) -> Content:
     )
 
 
-def _own(name_or_path: str, form: ImageForm, partial: bool) -> Dataset:
+def _own(name_or_path: str, form: ImageForm, partial: bool, split: Split) -> Dataset:
     path = _existing(name_or_path)
     # Converted images cannot be loaded again by the path alone.
     origin = str(path.resolve()) if form == AS_FOUND else ""
-    return of_content(path.stem, _content(path, form, partial), origin)
+    return of_content(path.stem, _content(path, form, partial, split), origin)
 
 
-def _content(path: Path, form: ImageForm, partial: bool) -> Content:
+def _content(path: Path, form: ImageForm, partial: bool, split: Split) -> Content:
     if path.is_dir():
-        return image_folder.read(path, form, partial)
+        return image_folder.read(path, form, partial, split)
     return array_file.read(path, form=form, partial=partial)
 
 

@@ -1,11 +1,12 @@
-"""A train/test split fixed by the images themselves.
+"""Train/test splits fixed by the images themselves.
 
-Unlike a seeded one, it cannot change with a library's random number generator.
+Unlike seeded ones, they cannot change with a library's random number generator.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,17 +14,22 @@ from numpy.typing import NDArray
 
 from fedrfq.errors import UserError
 
+Indices = NDArray[np.int64]
+# Returns sorted train and test indices of images with these labels. It is given the share that is
+# tested on, and what the images are, for errors.
+Split = Callable[[NDArray[Any], Indices, float, str], tuple[Indices, Indices]]
+
 
 def by_content(
-    images: NDArray[Any], labels: NDArray[np.int64], test_share: float, what: str
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    images: NDArray[Any], labels: Indices, test_share: float, what: str
+) -> tuple[Indices, Indices]:
     """Return sorted train and test indices; the test images of a class have the smallest hashes.
 
     `test_share` of every class is rounded to whole images, at least one and never all of them. A
     class of one image is an error.
     """
     # Equal images have equal hashes; sorting is stable, so the file order decides.
-    hashes = [hashlib.sha256(image.tobytes()).digest() for image in images]
+    hashes = _hashes(images)
     order = np.array(sorted(range(len(images)), key=hashes.__getitem__))
     chosen = []
     for label in np.unique(labels):
@@ -37,3 +43,26 @@ def by_content(
         chosen.append(candidates[: min(count, len(candidates) - 1)])
     test = np.sort(np.concatenate(chosen))
     return np.setdiff1d(np.arange(len(images)), test), test
+
+
+def by_each_image(
+    images: NDArray[Any], labels: Indices, test_share: float, what: str
+) -> tuple[Indices, Indices]:
+    """Return sorted train and test indices; an image is tested on if its own hash is small.
+
+    So one image more or less moves no other one, as privacy needs it. `test_share` of the images
+    are tested on only roughly, and a class may have none to train on, or none to test.
+    """
+    below = round(test_share * (1 << 256))
+    tested_N = np.array([int.from_bytes(digest, "big") < below for digest in _hashes(images)])
+    if tested_N.all() or not tested_N.any():
+        part = "train on" if tested_N.all() else "test"
+        raise UserError(
+            f"{what}: each image decides by its own hash whether it is trained on or tested, and of"
+            f" {len(images)} there is none to {part}; add some, or split them into train and test"
+        )
+    return np.flatnonzero(~tested_N), np.flatnonzero(tested_N)
+
+
+def _hashes(images: NDArray[Any]) -> list[bytes]:
+    return [hashlib.sha256(image.tobytes()).digest() for image in images]

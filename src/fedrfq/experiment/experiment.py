@@ -384,6 +384,11 @@ class Experiment:
     def uncovered(self) -> str:
         """Return what leaves clients besides noisy statistics, and so why there is no ε; or ""."""
         method = name_of(METHODS, self.method)
+        if self.has_noise and self.validation:
+            return (
+                "which samples are held back by `validation` depends on how many there are, so one"
+                " more changes what others do: set validation = 0"
+            )
         if self.method.centres and not self.train.private:
             return f"method '{method}' uploads models that were trained on the samples"
         if self.public.used and not self.privacy.used:

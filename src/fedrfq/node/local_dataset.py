@@ -9,6 +9,7 @@ import numpy as np
 from fedrfq import data
 from fedrfq.data import DATASETS, Contract, Dataset
 from fedrfq.data.partition import Partition
+from fedrfq.data.split import Split, by_content, by_each_image
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.learning.round_loop import common_test, deal, validated
@@ -41,10 +42,11 @@ def find(
     contract. `classes` is the number of classes in the federation.
     """
     if contract is not None:
-        return own(experiment, client, agreed(name_or_path, contract))
+        return own(experiment, client, agreed(name_or_path, contract, _split(experiment)))
     _check_name(experiment, name_or_path)
     # Labels are matched to those of a known dataset by name, so that some may be missing.
-    dataset = data.load(name_or_path, partial=experiment.data.name in DATASETS)
+    partial = experiment.data.name in DATASETS
+    dataset = data.load(name_or_path, partial=partial, split=_split(experiment))
     if name_or_path in DATASETS:
         local = share(experiment, client, dataset)
     else:
@@ -58,14 +60,20 @@ def find(
     return local
 
 
-def agreed(name_or_path: str, contract: Contract) -> Dataset:
+def _split(experiment: Experiment) -> Split:
+    """Return how a client's own samples are split where they are not yet."""
+    # With ε, a sample that comes or goes must not change which others are trained on.
+    return by_each_image if experiment.has_noise else by_content
+
+
+def agreed(name_or_path: str, contract: Contract, split: Split) -> Dataset:
     """Load a client's own samples as the federation's data contract says."""
     if name_or_path in DATASETS:
         raise UserError(
             f"--data {name_or_path}: the federation's clients bring samples of their own;"
             " give the path of yours"
         )
-    return data.load_agreed(name_or_path, contract)
+    return data.load_agreed(name_or_path, contract, split)
 
 
 def _check_name(experiment: Experiment, name: str) -> None:
