@@ -81,6 +81,12 @@ def test_an_epsilon_is_refused_where_samples_are_held_back(noise: list[str]) -> 
     assert "set validation = 0" in load(sets=[*noise, "validation=0.25"]).uncovered()
 
 
+def test_an_epsilon_is_refused_where_a_tracker_may_send_accuracies() -> None:
+    assert not load(sets=[*PRIVATE, "track=tensorboard"]).uncovered()
+    for track in ("wandb", "tensorboard,trackio", "somebodys"):
+        assert "may send accuracies" in load(sets=[*PRIVATE, f"track={track}"]).uncovered()
+
+
 @pytest.mark.parametrize("name", ["sampling", "adaptive", "none"])
 def test_detectors_that_know_the_noise_are_taken(name: str) -> None:
     assert load(sets=[*PRIVATE, f"detector.name={name}"]).detector.knows_noise

@@ -37,6 +37,8 @@ from fedrfq.robust.detectors import Detector
 from fedrfq.robust.detectors.none import NoDetection
 
 STARTS = ("own", "same")
+# The tracker that writes into the run's directory alone. Others may send figures elsewhere.
+_TRACKER_HERE = "tensorboard"
 # A run's name is that of its directory: one plain path component, on any file system.
 _PLAIN_NAME = re.compile(r"\w[\w .-]*")
 _MAX_NAME_BYTES = 200
@@ -383,12 +385,26 @@ class Experiment:
 
     def uncovered(self) -> str:
         """Return what leaves clients besides noisy statistics, and so why there is no ε; or ""."""
-        method = name_of(METHODS, self.method)
-        if self.has_noise and self.validation:
+        return self._uncovered_settings() or self._uncovered_uploads() or self._uncovered_classes()
+
+    def _uncovered_settings(self) -> str:
+        if not self.has_noise:
+            return ""
+        if self.validation:
             return (
                 "which samples are held back by `validation` depends on how many there are, so one"
                 " more changes what others do: set validation = 0"
             )
+        elsewhere = [name for name in tracker_names(self.track) if name != _TRACKER_HERE]
+        if elsewhere:
+            return (
+                f"the tracker '{elsewhere[0]}' may send accuracies and losses to other machines:"
+                f" set track = '{_TRACKER_HERE}', or none"
+            )
+        return ""
+
+    def _uncovered_uploads(self) -> str:
+        method = name_of(METHODS, self.method)
         if self.method.centres and not self.train.private:
             return f"method '{method}' uploads models that were trained on the samples"
         if self.public.used and not self.privacy.used:
@@ -402,7 +418,7 @@ class Experiment:
             return (
                 f"method '{method}' uploads prototypes of features that were trained on the samples"
             )
-        return self._uncovered_classes()
+        return ""
 
     def _uncovered_classes(self) -> str:
         """Return why the classes that clients upload follow from their samples; "" if not."""
