@@ -20,8 +20,11 @@ from fedrfq.experiment import from_table
 from fedrfq.learning.public import noisy_exchange
 from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.privacy.accountant import NoisySteps, epsilon
+from fedrfq.privacy.claim import claim
 from fedrfq.privacy.mechanism import NoisyStatistics, noisy_statistics
+from fedrfq.privacy.settings import Privacy
 from fedrfq.privacy.trained_rounds import TrainedRounds
+from fedrfq.runs.privacy_record import summary
 from fedrfq.runs.session import Session
 from support.command import CPU, fedrfq, only_run, sets
 
@@ -118,6 +121,24 @@ def test_without_the_accountant_nothing_is_promised(
     with pytest.raises(UserError, match="dp-accounting, which is not installed"):
         Session.begin([experiment.load(sets=PRIVATE)], CPU, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_result_has_the_largest_epsilon_of_any_client(tmp_path: Path) -> None:
+    """Clients that trained in more rounds have spent more; none of them has uploaded with noise."""
+    some = [*PRIVATE, "rounds=3", "participation=0.34", "seed=1"]
+    fedrfq("run", *sets(some), "--out", tmp_path)
+    run = only_run(tmp_path)
+    claims = json.loads((run.path / "privacy.json").read_text())["clients"]
+    largest = max(row["epsilon"] for row in claims)
+    assert claims[0]["epsilon"] < largest
+    assert json.loads((run.path / "result.json").read_text())["privacy"]["epsilon"] == largest
+
+
+def test_a_client_without_an_epsilon_is_the_one_that_a_result_shows() -> None:
+    made = claim(Privacy(noise=2.0), [])
+    without = claim(Privacy(noise=2.0), [], "its prototypes have no noise")
+    assert summary([made, without])["privacy"]["epsilon"] is None
+    assert summary([without, made])["privacy"]["epsilon"] is None
 
 
 def test_clients_count_alike_because_their_numbers_of_samples_are_secret(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -43,10 +44,10 @@ def save(run: RunDirectory, claims: Sequence[PrivacyClaim]) -> None:
 
 
 def summary(claims: Sequence[PrivacyClaim]) -> dict[str, Any]:
-    """Return what a result says: the claim for the client that uploaded most."""
+    """Return what a result says: the claim for the client with the largest ε, or with none."""
     if not claims:
         return {}
-    return {"privacy": max(claims, key=lambda made: made.uploads).table()}
+    return {"privacy": max(claims, key=_spent).table()}
 
 
 def rows(run: RunDirectory) -> Rows:
@@ -81,6 +82,12 @@ def planned_rows(experiment: Experiment) -> Rows:
     if 0 < experiment.privacy.budget < spent:
         text += f"; uploads stop before ε = {experiment.privacy.budget:g}"
     return [("privacy", f"{text}, per {experiment.privacy.unit}")]
+
+
+def _spent(made: PrivacyClaim) -> tuple[float, int]:
+    if made.epsilon is None:
+        return math.inf, made.uploads
+    return made.epsilon, made.uploads
 
 
 def _grouped(claims: Sequence[PrivacyClaim]) -> list[str]:
