@@ -130,6 +130,18 @@ def test_a_budget_below_one_upload_is_said_at_the_start(mnist: Dataset, tmp_path
         client(found, mnist, tmp_path)
 
 
+def test_a_delta_that_is_large_beside_the_samples_is_said(
+    mnist: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    large = experiment(
+        partition={**PRIVATE["partition"], "shots": 60}, privacy={"noise": 2.0, "delta": 0.01}
+    )
+    for found, said in ((experiment(), False), (large, True)):
+        with caplog.at_level("INFO"):
+            client(found, mnist, tmp_path / str(said))
+        assert ("lower privacy.delta" in caplog.text) == said
+
+
 def test_what_a_client_spent_is_in_its_metrics(mnist: Dataset, tmp_path: Path) -> None:
     found = experiment(privacy={"noise": 2.0, "budget": 2.0})
     own = client(found, mnist, tmp_path)

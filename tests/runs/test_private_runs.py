@@ -60,6 +60,16 @@ def test_every_client_has_an_epsilon(finished: Path) -> None:
     assert facts == [f"ε = {spent:.4g} at δ = 1e-05, for any one sample; uploads: 2 (3 clients)"]
 
 
+def test_a_delta_that_is_large_beside_the_samples_is_said(finished: Path, tmp_path: Path) -> None:
+    """A mechanism that shows one of 12 samples as it is has the δ of one in 12."""
+    assert not [text for label, text in rows(RunDirectory.open(finished)) if label == "warning"]
+    many = [*PRIVATE, "rounds=1", "clients=2", "partition.shots=50", "privacy.delta=0.01"]
+    assert "above one in 1" in fedrfq("run", *sets(many), "--dry-run").stdout
+    fedrfq("run", *sets(many), "--out", tmp_path)
+    (said,) = [text for label, text in rows(only_run(tmp_path)) if label == "warning"]
+    assert said.startswith("δ = 0.01 is above one in 1") and said.endswith("lower privacy.delta")
+
+
 def test_it_is_verified_and_the_auditor_sees_the_mechanism(finished: Path) -> None:
     *table, found = fedrfq("verify", finished, "--recompute", "--json").stdout.splitlines()
     assert json.loads(found)["privacy"]["noise"] == 2.0

@@ -285,7 +285,7 @@ def _dry_run(experiments: list[Experiment], device: Any) -> None:
     held = f"{dealt['classes_mean']:.2f} ± {dealt['classes_std']:.2f} classes per client"
     say(console, f"{held}; {dealt['samples_min']} to {dealt['samples_max']} training samples")
     planned = planned_rows(experiments[0], partition, len(loop.dataset.classes))
-    for label, fact in planned + privacy_record.planned_rows(experiments[0]):
+    for label, fact in planned + privacy_record.planned_rows(experiments[0], dealt):
         say(console, f"{label}: {fact}")
     say(console, f"{cost.samples:,} samples in {loop.experiments[0].rounds} rounds")
     say(console, f"expected time: about {cost.seconds:,.0f} s; memory so far: {memory}")

@@ -18,7 +18,7 @@ from fedrfq.learning.public.noisy_exchange import NoisyExchange
 from fedrfq.node.local_dataset import LocalDataset
 from fedrfq.node.logs import log_event
 from fedrfq.privacy.accountant import check_installed
-from fedrfq.privacy.claim import PrivacyClaim, check_budget, claim
+from fedrfq.privacy.claim import PrivacyClaim, check_budget, claim, loose_delta
 from fedrfq.privacy.drawn_uploads import FOLDER, DrawnUploads
 from fedrfq.prototypes.fixed_point import Bools, Uploads
 
@@ -57,6 +57,7 @@ class ClientPrivacy:
         if not uncovered:
             check_installed()
             check_budget(experiment.privacy)
+            _warn_of_delta(experiment.privacy.delta, len(local.partition.train[0]))
         declared_J = _declared(experiment, local, home / FOLDER, names)
         return ClientPrivacy(task, declared_J, DrawnUploads(home / FOLDER), run, uncovered)
 
@@ -74,6 +75,11 @@ class ClientPrivacy:
         """Return what may be claimed of all uploads so far."""
         assert self.task.privacy is not None
         return claim(self.task.privacy, self.drawn.of(_ME), self.uncovered)
+
+
+def _warn_of_delta(delta: float, samples: int) -> None:
+    if text := loose_delta(delta, samples):
+        log_event(text, "warning")
 
 
 def _declared(

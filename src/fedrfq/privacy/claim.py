@@ -72,6 +72,16 @@ def claim(
     )
 
 
+def loose_delta(delta: float, samples: int) -> str:
+    """Return what a δ above one in the number of samples would allow; "" if it is not above."""
+    if delta * samples <= 1:
+        return ""
+    return (
+        f"δ = {delta:g} is above one in {samples}, the number of a client's samples, so that even"
+        " showing one of them would meet it: lower privacy.delta"
+    )
+
+
 def affordable(privacy: Privacy, drawn: Sequence[DrawnUpload]) -> bool:
     """Return whether the budget pays for one more upload after these."""
     if not privacy.budget:

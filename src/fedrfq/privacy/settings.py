@@ -18,6 +18,8 @@ CLASSES = ("declared", "all")
 _LEAST_A_VALUE = 1 / 4
 # The largest norm: the squares of a vector's whole numbers must fit 64 bits together.
 _MOST_NORM = 2.0**16
+# Above it δ is no longer a chance that nobody need reckon with.
+_MOST_DELTA = 0.01
 _LEAST_NOISE = 0.05
 _MOST_NOISE = 1e6
 
@@ -34,7 +36,7 @@ class Privacy:
         "Noise's standard deviation, in units of what one sample or client can change; 0 for none",
         f"0, or {_LEAST_NOISE:g} to {_MOST_NOISE:g}",
     )
-    delta: float = option(1e-5, "The δ of the guarantee (ε, δ)", "1e-9 to below 1")
+    delta: float = option(1e-5, "The δ of the guarantee (ε, δ)", f"1e-9 to {_MOST_DELTA:g}")
     budget: float = option(
         0.0, "The ε that a client's uploads may cost in all; 0 sets no limit", "0 or more"
     )
@@ -66,8 +68,11 @@ class Privacy:
                 f"privacy.noise must be 0, or {_LEAST_NOISE:g} to {_MOST_NOISE:g}, not {self.noise}"
             )
         # Far below, δ would be no more than what rounding the noise may cost.
-        if not 1e-9 <= self.delta < 1:
-            raise UserError(f"privacy.delta must be at least 1e-9 and below 1, not {self.delta}")
+        if not 1e-9 <= self.delta <= _MOST_DELTA:
+            raise UserError(
+                f"privacy.delta must be 1e-9 to {_MOST_DELTA:g}, and below one in the number of a"
+                f" client's samples, not {self.delta}: with that chance nothing is promised"
+            )
         if not 0 <= self.budget < math.inf:
             raise UserError(f"privacy.budget must be 0 or a positive number, not {self.budget}")
         for key, names in (("unit", UNITS), ("classes", CLASSES)):

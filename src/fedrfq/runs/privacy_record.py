@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from fedrfq.experiment import Experiment
 from fedrfq.files.strict_json import to_json
 from fedrfq.privacy.accountant import check_installed, epsilon
-from fedrfq.privacy.claim import PrivacyClaim, check_budget, claim
+from fedrfq.privacy.claim import PrivacyClaim, check_budget, claim, loose_delta
 from fedrfq.runs.run_directory import PRIVACY, RunDirectory
 
 Rows = list[tuple[str, str]]
@@ -64,11 +64,12 @@ def rows(run: RunDirectory) -> Rows:
             f"{' and '.join(noises)} × what one {first.unit} can change: {first.mechanism}",
         ),
         *(("privacy", text) for text in _grouped(claims)),
+        *_loose(first.delta, run.environment()["partition"]),
     ]
 
 
-def planned_rows(experiment: Experiment) -> Rows:
-    """Return what a run will cost each client; nothing without noise."""
+def planned_rows(experiment: Experiment, dealt: Mapping[str, Any]) -> Rows:
+    """Return what a run will cost each client, of what it was dealt; nothing without noise."""
     if not experiment.has_noise:
         return []
     if why := experiment.uncovered():
@@ -81,7 +82,14 @@ def planned_rows(experiment: Experiment) -> Rows:
         text += f" and {training.steps} steps of DP-SGD"
     if 0 < experiment.privacy.budget < spent:
         text += f"; uploads stop before ε = {experiment.privacy.budget:g}"
-    return [("privacy", f"{text}, per {experiment.privacy.unit}")]
+    cost = ("privacy", f"{text}, per {experiment.privacy.unit}")
+    return [cost, *_loose(experiment.privacy.delta, dealt)]
+
+
+def _loose(delta: float, dealt: Mapping[str, Any]) -> Rows:
+    """Return a warning where δ is large beside the samples of the client that has most."""
+    text = loose_delta(delta, dealt.get("samples_max", 0))
+    return [("warning", text)] if text else []
 
 
 def _spent(made: PrivacyClaim) -> tuple[float, int]:
