@@ -121,7 +121,7 @@ def test_a_spent_budget_stops_uploads_for_good(
     assert next_run.claim().uploads == 1
     # Round 1 of run ab12 can still be asked for: it was paid for.
     assert own.privacy is not None
-    assert len(list((tmp_path / FOLDER).iterdir())) == 1
+    assert len(list((tmp_path / FOLDER).glob("*.upload"))) == 1
 
 
 def test_a_budget_below_one_upload_is_said_at_the_start(mnist: Dataset, tmp_path: Path) -> None:
@@ -176,20 +176,47 @@ def test_a_client_with_samples_of_its_own_uploads_all_classes_unless_it_declared
 ) -> None:
     found = experiment()
     local = own_samples(mnist)
-    assert privacy(found, local, tmp_path).declared_J.all()
+    (tmp_path / "other").mkdir()
+    assert privacy(found, local, tmp_path / "other").declared_J.all()
     declared = privacy(found, local, tmp_path, "3", "7")
     assert np.flatnonzero(declared.declared_J).tolist() == [3, 7]
     assert (tmp_path / FOLDER / DECLARED).read_text() == "3\n7\n"
     # From now on these are its classes.
     assert privacy(found, local, tmp_path).declared_J.tolist() == declared.declared_J.tolist()
+    assert privacy(found, local, tmp_path, "7", "3").declared_J.tolist() == [
+        number in (3, 7) for number in range(10)
+    ]
     with pytest.raises(UserError, match="a change would tell others about its samples"):
         privacy(found, local, tmp_path, "3")
+
+
+def test_who_declared_no_class_at_the_first_start_declares_none_later(
+    mnist: Dataset, tmp_path: Path
+) -> None:
+    """Its upload of all classes has left; fewer afterwards would tell which it has samples of."""
+    found = experiment()
+    assert privacy(found, own_samples(mnist), tmp_path).declared_J.all()
+    with pytest.raises(UserError, match=r"uploads 0, 1, .*, 9: a change would tell others"):
+        privacy(found, own_samples(mnist), tmp_path, "3", "7")
+    # Nor does a share of a known dataset change with the samples.
+    (tmp_path / "share").mkdir()
+    share = local_dataset.share(found, 0, mnist)
+    first = privacy(found, share, tmp_path / "share").declared_J
+    assert np.flatnonzero(first).tolist() == share.partition.classes[0].tolist()
+    other = local_dataset.share(found, 1, mnist)
+    assert other.partition.classes[0].tolist() != share.partition.classes[0].tolist()
+    assert privacy(found, other, tmp_path / "share").declared_J.tolist() == first.tolist()
 
 
 def test_classes_that_cannot_be_declared(mnist: Dataset, tmp_path: Path) -> None:
     local = own_samples(mnist)
     with pytest.raises(UserError, match="names 'cat', which is none of the federation's"):
         privacy(experiment(), local, tmp_path, "cat")
+    # A misspelt name is not what the client is known by from now on.
+    assert privacy(experiment(), local, tmp_path, "3").declared_J[3]
+    (tmp_path / FOLDER / DECLARED).write_text("cat\n")
+    with pytest.raises(UserError, match=r"classes\.txt names 'cat'"):
+        privacy(experiment(), local, tmp_path)
     everything = experiment(privacy={"noise": 2.0, "classes": "all"})
     with pytest.raises(UserError, match="every client uploads all classes"):
         privacy(everything, local, tmp_path / "other", "3")
@@ -203,6 +230,6 @@ def test_the_upload_has_its_round_and_member(mnist: Dataset, tmp_path: Path) -> 
     precision = task_of(found).precision
     number, member, counts_J, values_JV = decode(content, 10, 64, precision)
     assert (number, member) == (1, 1)
-    (kept,) = (tmp_path / FOLDER).iterdir()
+    (kept,) = (tmp_path / FOLDER).glob("*.upload")
     assert kept.name == f"{RUN}-1-0.upload"
     assert encode(1, 0, counts_J, values_JV, precision) in kept.read_bytes()

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from fedrfq.errors import UserError
-from fedrfq.privacy import drawn_uploads
+from fedrfq.files import atomic
 from fedrfq.privacy.claim import affordable, check_budget, claim
 from fedrfq.privacy.drawn_uploads import DrawnUpload, DrawnUploads, UploadKey
 from fedrfq.privacy.settings import Privacy
+from fedrfq.privacy.trained_rounds import TrainedRounds
 
 KEY = UploadKey("ab", 1, 3)
 SAMPLE = Privacy(noise=2.0)
@@ -59,7 +60,7 @@ def test_a_draw_that_could_not_be_written_is_not_seen(
         raise OSError(28, "No space left on device")
 
     drawn = DrawnUploads(tmp_path / "privacy")
-    monkeypatch.setattr(drawn_uploads, "_sync", full)
+    monkeypatch.setattr(atomic, "sync_folder", full)
     with pytest.raises(UserError, match="free some space"):
         drawn.once(KEY, upload)
     # The file may be there. Then it is what counts, and is not drawn again.
@@ -69,9 +70,11 @@ def test_a_draw_that_could_not_be_written_is_not_seen(
 
 def test_names_are_flushed_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr(drawn_uploads, "_sync", synced.append)
+    monkeypatch.setattr(atomic, "sync_folder", synced.append)
     DrawnUploads(tmp_path / "privacy").once(KEY, upload)
     assert synced == [tmp_path / "privacy", tmp_path]
+    TrainedRounds(tmp_path / "other").begin([0])
+    assert synced[2:] == [tmp_path / "other", tmp_path]
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,30 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def write_durably(path: Path, content: bytes) -> None:
+    """Write `content` to `path`, in a folder that is made if need be; a power cut undoes neither.
+
+    Only the user may open a folder that is made so.
+    """
+    folder = path.parent
+    with reporting_write_errors(folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    write_atomically(path, content)
+    with reporting_write_errors(folder):
+        # The parent's names, too, because the folder itself may be new.
+        sync_folder(folder)
+        sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make durable which files were created, renamed and removed in a folder."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 @contextmanager
 def reporting_write_errors(where: Path) -> Iterator[None]:
     """Turn an OSError raised while writing to `where` into a UserError."""

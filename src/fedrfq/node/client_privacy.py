@@ -11,7 +11,7 @@ import numpy as np
 from fedrfq.errors import UserError, did_you_mean
 from fedrfq.experiment import Experiment
 from fedrfq.federation.public_task import PublicTask
-from fedrfq.files.atomic import reporting_write_errors, write_atomically
+from fedrfq.files.atomic import write_durably
 from fedrfq.files.regular import read_text
 from fedrfq.learning.public.exchange import PublicExchange
 from fedrfq.learning.public.noisy_exchange import NoisyExchange
@@ -22,8 +22,8 @@ from fedrfq.privacy.claim import PrivacyClaim, check_budget, claim, loose_delta
 from fedrfq.privacy.drawn_uploads import FOLDER, DrawnUploads
 from fedrfq.prototypes.fixed_point import Bools, Uploads
 
-# The classes that a client declared, one name a line. They stay as they are: leaving one out
-# because its samples are gone would tell that they are.
+# The classes that a client uploads since its first start, one name a line. They stay as they are:
+# leaving one out because its samples are gone would tell that they are.
 DECLARED = "classes.txt"
 _MAX_BYTES = 1 << 22
 # The only client of a folder, whatever its number is in this run.
@@ -98,36 +98,45 @@ def _declared(
                 " samples or without (privacy.classes = 'all'); leave it out"
             )
         return np.ones(len(classes), np.bool_)
-    declared = _remembered(folder, names)
-    for name in declared:
+    # Before they are remembered: a misspelt name could not be put right afterwards.
+    _check_known(names, classes, "--classes")
+    declared = _remembered(folder, names, _undeclared(local))
+    _check_known(declared, classes, str(folder / DECLARED))
+    return np.isin(classes, declared)
+
+
+def _check_known(names: Sequence[str], classes: Sequence[str], where: str) -> None:
+    for name in names:
         if name not in classes:
             raise UserError(
-                f"--classes names {name!r}, which is none of the federation's"
+                f"{where} names {name!r}, which is none of the federation's"
                 f"{did_you_mean(name, classes)}: they are {', '.join(classes)}"
             )
-    if declared:
-        return np.isin(classes, declared)
+
+
+def _undeclared(local: LocalDataset) -> list[str]:
+    """Return the classes that are uploaded by a client that declares none."""
+    classes = local.dataset.classes
     if local.common is None:
-        return np.ones(len(classes), np.bool_)
-    return np.isin(np.arange(len(classes)), local.partition.classes[0])
+        return list(classes)
+    return [classes[label] for label in local.partition.classes[0]]
 
 
-def _remembered(folder: Path, names: Sequence[str]) -> list[str]:
-    """Return the classes declared now or at an earlier start; they cannot be changed."""
+def _remembered(folder: Path, names: Sequence[str], undeclared: list[str]) -> list[str]:
+    """Return the classes of the first start, which may be this one; they cannot be changed."""
     path = folder / DECLARED
     if not path.exists():
-        if names:
-            with reporting_write_errors(folder):
-                folder.mkdir(mode=0o700, exist_ok=True)
-            write_atomically(path, "".join(f"{name}\n" for name in names).encode())
-        return list(names)
+        first = list(names) or undeclared
+        write_durably(path, "".join(f"{name}\n" for name in first).encode())
+        return first
     try:
         before = read_text(path, _MAX_BYTES).splitlines()
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): restore it") from error
-    if names and list(names) != before:
+    if names and set(names) != set(before):
         raise UserError(
-            f"--classes names {', '.join(names)}, but {path} says that this client declared"
-            f" {', '.join(before)}: a change would tell others about its samples; leave it out"
+            f"--classes names {', '.join(names)}, but {path} says that since its first start this"
+            f" client uploads {', '.join(before)}: a change would tell others about its samples;"
+            " leave it out"
         )
     return before

@@ -9,14 +9,13 @@ disagree. An upload that was drawn counts as spent, whether it was sent or not.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedrfq.errors import UserError
 from fedrfq.files import regular
-from fedrfq.files.atomic import reporting_write_errors, write_atomically
+from fedrfq.files.atomic import write_durably
 from fedrfq.files.strict_json import from_json, to_json
 
 FOLDER = "privacy"
@@ -96,22 +95,7 @@ def _write(folder: Path, key: UploadKey, drawn: DrawnUpload) -> None:
     facts = {name: value for name, value in vars(drawn).items() if name != "content"}
     sha256 = hashlib.sha256(drawn.content).hexdigest()
     header = to_json({**asdict(key), **facts, "sha256": sha256}).encode()
-    with reporting_write_errors(folder):
-        folder.mkdir(mode=0o700, exist_ok=True)
-    write_atomically(folder / key.file, header + b"\n" + drawn.content)
-    with reporting_write_errors(folder):
-        # The names, too: after a power cut the upload must still be known. The parent's, because
-        # the folder itself may be new.
-        _sync(folder)
-        _sync(folder.parent)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    write_durably(folder / key.file, header + b"\n" + drawn.content)
 
 
 def _read(path: Path) -> tuple[UploadKey, DrawnUpload]:

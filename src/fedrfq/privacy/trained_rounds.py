@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedrfq.errors import UserError
 from fedrfq.files import regular
-from fedrfq.files.atomic import reporting_write_errors, write_atomically
+from fedrfq.files.atomic import write_durably
 from fedrfq.files.strict_json import from_json, to_json
 
 FILE = "training.json"
@@ -32,9 +32,7 @@ class TrainedRounds:
         self._begun.append(list(clients))
         if self.folder is None:
             return
-        with reporting_write_errors(self.folder):
-            self.folder.mkdir(mode=0o700, exist_ok=True)
-        write_atomically(self.folder / FILE, to_json(self._begun).encode())
+        write_durably(self.folder / FILE, to_json(self._begun).encode())
 
     def of(self, client: int) -> int:
         """Return how many rounds a client began to train."""

@@ -8,7 +8,6 @@ outcome, so whoever trusts the first federation.toml can follow to the present o
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ from fedrfq.federation import round_log
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.reconfiguration import MOST, inherited_by, read_successor
 from fedrfq.files import toml
-from fedrfq.files.atomic import write_atomically
+from fedrfq.files.atomic import sync_folder, write_atomically
 from fedrfq.node.membership import certificates
 from fedrfq.node.membership.identity import Identity, read_federation, read_signer
 from fedrfq.node.storage.party_folder import FEDERATION, TLS_CERTIFICATE, TLS_KEY, VOTE_KEY
@@ -91,9 +90,9 @@ def complete_activation(folder: Path) -> None:
             path.rename(past / path.name)
     _rotate_keys(folder, past)
     # The moves must be on the disk before NEXT is gone, which alone says that they were begun.
-    _sync(past)
+    sync_folder(past)
     (folder / NEXT).rename(folder / FEDERATION)
-    _sync(folder)
+    sync_folder(folder)
 
 
 def _check_certified(folder: Path, past: Path) -> None:
@@ -301,15 +300,6 @@ def _read(path: Path, max_bytes: int) -> bytes:
         raise UserError(
             f"{path} cannot be read ({error.strerror}): copy it from the folder of another party"
         ) from error
-
-
-def _sync(folder: Path) -> None:
-    """Flush the names in a folder to the disk, so that renames survive a power cut."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def encode_last(rules: Rules, certificate: Certificate, outcome: Outcome) -> bytes:

@@ -39,7 +39,7 @@ from fedrfq.errors import UserError
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.round_log import pack
 from fedrfq.files import hash_chain
-from fedrfq.files.atomic import write_remedy
+from fedrfq.files.atomic import sync_folder, write_remedy
 from fedrfq.node.storage import disk
 from fedrfq.node.storage.log_reader import FOLDER
 from fedrfq.node.storage.write_ahead_log import DiskFull
@@ -142,7 +142,7 @@ class AuditWriter:
         with _disk_errors(self.folder):
             self._bodies.sync()
             self._log.sync()
-            disk.sync_folder(self.folder)
+            sync_folder(self.folder)
 
     def close(self) -> None:
         """Close both files."""

@@ -22,7 +22,7 @@ def write(handle: int, data: bytes) -> None:
 def create(path: Path, data: bytes) -> int:
     """Create a file with this content and return a handle for appending to it.
 
-    The file's name is durable only after `sync_folder`.
+    The file's name is durable only after `files.atomic.sync_folder`.
     """
     # O_EXCL: a log file is never reopened for writing from its start, not even by mistake.
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -40,15 +40,6 @@ def truncate(path: Path, size: int) -> None:
     try:
         # Synced: otherwise the old tail could return after a crash, behind newer batches.
         os.ftruncate(handle, size)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make durable which files were created, renamed and removed in a folder."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
         os.fsync(handle)
     finally:
         os.close(handle)

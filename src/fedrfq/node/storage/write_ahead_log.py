@@ -16,7 +16,7 @@ from typing import Self
 from fedrfq.consensus.messages import Message
 from fedrfq.errors import UserError
 from fedrfq.files import locks
-from fedrfq.files.atomic import write_remedy
+from fedrfq.files.atomic import sync_folder, write_remedy
 from fedrfq.files.regular import check_folder
 from fedrfq.node.storage import disk, segments
 from fedrfq.node.storage.log_reader import FOLDER, DamagedLog, LogContents, load, name
@@ -74,7 +74,7 @@ class WriteAheadLog:
             with _disk_errors(folder / FOLDER):
                 (folder / FOLDER).mkdir(mode=0o700, exist_ok=True)
                 # The folder's own name must survive a crash, or all flushes in it are lost.
-                disk.sync_folder(folder)
+                sync_folder(folder)
                 return cls(folder, run, segment_bytes, lock, load(folder / FOLDER, run))
         except BaseException:
             os.close(lock)
@@ -96,7 +96,7 @@ class WriteAheadLog:
             with _disk_errors(log):
                 log.mkdir(exist_ok=True)
                 log.rename(aside)
-                disk.sync_folder(folder)
+                sync_folder(folder)
             return aside
         finally:
             os.close(lock)
@@ -143,7 +143,7 @@ class WriteAheadLog:
             temporary = self._log / f"{name(number)}.tmp"
             handle = disk.create(temporary, head.write() + data)
             temporary.rename(self._log / name(number))
-            disk.sync_folder(self._log)
+            sync_folder(self._log)
             self._switch_to(handle, head, check, segments.HEADER + len(data))
             self.size = self._end
             self.messages = list(messages)
@@ -184,7 +184,7 @@ class WriteAheadLog:
         head = segments.fresh(self._run, number, first, before)
         handle = disk.create(self._log / name(number), head.write())
         # Before the first batch: a synced batch in a file whose name is lost would be lost with it.
-        disk.sync_folder(self._log)
+        sync_folder(self._log)
         self._switch_to(handle, head, before, segments.HEADER)
         if is_first:
             self.size = 0
@@ -205,7 +205,7 @@ class WriteAheadLog:
         for path in sorted(paths):
             path.unlink()
         if paths:
-            disk.sync_folder(self._log)
+            sync_folder(self._log)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
