@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from fedrfq.consensus.client import Client
-from fedrfq.consensus.events import Decided, Submit
-from fedrfq.consensus.messages import Message, Upload
+from fedrfq.consensus.events import Decided, Outcome, Submit
+from fedrfq.consensus.messages import Commit, Inputs, Message, Upload
 from fedrfq.consensus.rules import Rules
 from fedrfq.federation.application import PublicTask, Task
 from fedrfq.federation.federation_file import Federation, Timings
 from fedrfq.files import toml
 from fedrfq.node.driver.driver import Driver
-from fedrfq.node.membership import founding, identity
+from fedrfq.node.membership import epochs, founding, identity
 from fedrfq.node.ops.local_cluster import free_ports
 from fedrfq.node.server import Server, ServerOptions
 from fedrfq.node.transport.links import Links
@@ -77,6 +77,18 @@ def upload(folder: Path, round_: int, client: int, content: bytes) -> Message:
     """Return a message signed by the party of this folder."""
     own = identity.load(folder)
     return Rules(own.federation.roster).signed(Upload(round_, client, content), own.signer)
+
+
+def ended_run(federation: Federation, folder: Path, outcome: Outcome) -> bytes:
+    """Return what the last round of a run leaves, signed by a quorum of the servers here."""
+    rules = Rules(federation.roster)
+    record = rules.record(1, rules.run, Inputs(((0, bytes(32)),)), outcome)
+    value = record.value(rules.run)
+    votes = [
+        rules.signed(Commit(1, 0, value, k), identity.load(folder / f"server-{k}").signer)
+        for k in range(rules.roster.quorum)
+    ]
+    return epochs.encode_last(rules, rules.certificate(votes, record), outcome)
 
 
 class Nowhere:

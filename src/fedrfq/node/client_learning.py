@@ -10,6 +10,7 @@ import torch
 from fedrfq.data import DATASETS, Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
+from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.public_task import PublicTask
 from fedrfq.files import toml
 from fedrfq.learning.public.exchange import public_task
@@ -33,7 +34,7 @@ def nothing_to_prepare(_: Experiment, __: Dataset) -> None:
 
 def place(identity: Identity) -> tuple[Experiment, int]:
     """Return the experiment of a client's federation, and the client's number in it."""
-    experiment = _experiment(identity)
+    experiment = _experiment(identity.federation)
     return experiment, _place(identity, experiment, "")
 
 
@@ -50,7 +51,7 @@ def local_data(identity: Identity, data: str) -> tuple[Experiment, int, LocalDat
             f"{folder} is a courier's folder: it carries clients' uploads and has no data;"
             " name a client's folder"
         )
-    experiment = _experiment(identity)
+    experiment = _experiment(identity.federation)
     _check_public(identity, experiment)
     client = _place(identity, experiment, data)
     classes = identity.federation.task.classes
@@ -141,7 +142,28 @@ def _privacy(
             )
         return None
     run = identity.federation.roster.run.hex()
-    return ClientPrivacy.of(experiment, task, local, identity.folder, run, classes)
+    earlier = _sent_uncovered(identity)
+    return ClientPrivacy.of(experiment, task, local, identity.folder, run, classes, earlier)
+
+
+def _sent_uncovered(identity: Identity) -> str:
+    """Return why there is no ε for what the client sent in runs that have ended; "" if there is.
+
+    The next run may have another experiment, which takes nothing back of what has left.
+    """
+    name = identity.member.name
+    for number, run in enumerate(epochs.ended_epochs(identity.folder), 1):
+        took_part = name in (member.name for member in run.federation.members.values())
+        if took_part and (why := _uncovered(run.federation)):
+            return f"in run {number} of the federation, {why}"
+    return ""
+
+
+def _uncovered(federation: Federation) -> str:
+    try:
+        return _experiment(federation).uncovered()
+    except UserError as error:
+        return f"whose experiment this program cannot read: {error}"
 
 
 def _place(identity: Identity, experiment: Experiment, data: str) -> int:
@@ -163,9 +185,9 @@ def _place(identity: Identity, experiment: Experiment, data: str) -> int:
     return ~identity.party % experiment.clients
 
 
-def _experiment(identity: Identity) -> Experiment:
-    assert identity.federation.network is not None
-    return from_table(toml.strict(identity.federation.network.experiment))
+def _experiment(federation: Federation) -> Experiment:
+    assert federation.network is not None
+    return from_table(toml.strict(federation.network.experiment))
 
 
 def _check_public(identity: Identity, experiment: Experiment) -> None:

@@ -51,13 +51,19 @@ class ClientPrivacy:
         home: Path,
         run: str,
         names: Sequence[str] = (),
+        earlier: str = "",
     ) -> ClientPrivacy:
-        """Return the privacy of the client whose folder is `home`; `names` are its classes."""
-        uncovered = experiment.uncovered()
+        """Return the privacy of the client whose folder is `home`; `names` are its classes.
+
+        `earlier` is why there is no ε for what it sent in earlier runs of the federation; or "".
+        """
+        uncovered = earlier or experiment.uncovered()
         if not uncovered:
             check_installed()
             check_budget(experiment.privacy)
             _warn_of_delta(experiment.privacy.delta, len(local.partition.train[0]))
+        elif experiment.privacy.budget:
+            raise UserError(f"privacy.budget cannot be kept, since there is no ε: {uncovered}")
         declared_J = _declared(experiment, local, home / FOLDER, names)
         return ClientPrivacy(task, declared_J, DrawnUploads(home / FOLDER), run, uncovered)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedrfq.consensus.events import Outcome
-from fedrfq.consensus.messages import Commit, Inputs, Upload
+from fedrfq.consensus.messages import Upload
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
 from fedrfq.federation import codec
@@ -27,7 +27,7 @@ from fedrfq.robust.detectors import Detector
 from fedrfq.robust.detectors.none import NoDetection
 from support.command import fedrfq
 from support.committees import some_settings, uploads
-from support.federations import founded
+from support.federations import ended_run, founded
 from support.remembering import Halving
 
 NEW = NewKeys.new("client-9")
@@ -141,16 +141,10 @@ def test_a_newcomer_takes_the_place_of_an_expelled_party(federation: Federation)
         changed(federation)
 
 
-def ended_run(federation: Federation, folder: Path, text: bytes) -> bytes:
-    """Return what the last round of a run leaves, signed by a quorum."""
-    rules = Rules(federation.roster)
-    application = reconfigurable(federation)
-    outcome = decided(application)._replace(successor=text)
-    record = rules.record(1, rules.run, Inputs(((0, bytes(32)),)), outcome)
-    signers = [identity.load(folder / f"server-{k}").signer for k in range(3)]
-    value = record.value(rules.run)
-    votes = [rules.signed(Commit(1, 0, value, k), signer) for k, signer in enumerate(signers)]
-    return epochs.encode_last(rules, rules.certificate(votes, record), outcome)
+def last_round(federation: Federation, folder: Path, text: bytes) -> bytes:
+    """Return what the last round of a run leaves, which decides on a successor."""
+    outcome = decided(reconfigurable(federation))._replace(successor=text)
+    return ended_run(federation, folder, outcome)
 
 
 def activated(
@@ -184,7 +178,7 @@ def test_an_activation_that_a_crash_interrupts_is_completed(
 ) -> None:
     rotated = NewKeys.new("server-0", federation.members[0].address)
     text = changed(federation, [rotated.request]).text.encode()
-    last = ended_run(federation, folder, text)
+    last = last_round(federation, folder, text)
     for crash in range(20):
         home = tmp_path_factory.mktemp("home")
         for path in (folder / "server-0").iterdir():
@@ -214,7 +208,7 @@ def test_an_activation_that_a_crash_interrupts_is_completed(
 def test_whoever_trusts_the_first_file_can_follow(federation: Federation, folder: Path) -> None:
     home = folder / "server-0"
     new = changed(federation, [NEW.request])
-    last = ended_run(federation, folder, new.text.encode())
+    last = last_round(federation, folder, new.text.encode())
     assert epochs.inherited_outcome(home, federation) is None
     with pytest.raises(UserError, match="copy the folder past"):
         epochs.inherited_outcome(home, new)
@@ -242,7 +236,7 @@ def test_a_log_of_an_ended_run_that_is_missing_or_cut_off_is_a_gap(
     """How the run ended is certified beside its log, and tells how many rounds it had."""
     home = folder / "server-0"
     new = changed(federation, [NEW.request])
-    last = ended_run(federation, folder, new.text.encode())
+    last = last_round(federation, folder, new.text.encode())
     epochs.activate_successor(home, last, new.text.encode())
     (home / "audit.log").write_bytes(b"")
     done = fedrfq("verify", home, expect=3)
@@ -253,7 +247,7 @@ def test_a_log_of_an_ended_run_that_is_missing_or_cut_off_is_a_gap(
 def test_a_client_follows_without_the_servers_memory(federation: Federation, folder: Path) -> None:
     new = changed(federation, [NEW.request])
     home = folder / "client-0"
-    last = ended_run(federation, folder, new.text.encode())
+    last = last_round(federation, folder, new.text.encode())
     epochs.activate_successor(home, last, new.text.encode())
     (run,) = epochs.ended_epochs(home)
     own = epochs.encode_last(
