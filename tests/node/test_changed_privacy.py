@@ -17,9 +17,10 @@ from fedrfq.federation.federation_file import Federation, experiment_digest
 from fedrfq.files import toml
 from fedrfq.node.client_learning import participant
 from fedrfq.node.membership import epochs, founding, identity
-from fedrfq.node.membership.change import changed
+from fedrfq.node.membership.change import changed, differences
 from fedrfq.node.membership.founding import NewKeys
 from fedrfq.privacy.claim import PrivacyClaim
+from fedrfq.prototypes.fixed_point import Globals
 from support.federations import ended_run
 from support.small import CPU
 
@@ -82,6 +83,21 @@ def test_there_is_no_epsilon_after_a_run_that_sent_more(tmp_path: Path) -> None:
     made = claimed(folder / "client-0")
     assert made.epsilon is None
     assert made.why.startswith("in run 1 of the federation, method 'fedproto' uploads prototypes")
+
+
+def test_every_change_draws_an_upload_until_the_budget_is_spent(tmp_path: Path) -> None:
+    """Two uploads with this noise cost ε = 2.94; three would cost 3.71."""
+    folder = new_federation(tmp_path, "method.name=local", "privacy.budget=3.2")
+    for uploads in (1, 2, 2):
+        own = participant(identity.load(folder / "client-0"), "mnist5k", CPU)
+        nothing = Globals.none(10, own.experiment.prototype_size())
+        own.train(1, nothing)
+        assert own.privacy is not None
+        assert own.privacy.claim().uploads == uploads
+        federation = identity.load(folder / "client-0").federation
+        successor = changed(federation, minimum=3 - federation.timings.minimum)
+        assert "draw another upload" in differences(federation, successor)[-1]
+        change(folder, successor, "client-0")
 
 
 def test_a_newcomer_has_not_sent_what_others_did_before_it_came(

@@ -151,6 +151,11 @@ def differences(old: Federation, new: Federation) -> list[str]:
         lines.append(f"detector: {old.task.detector} -> {new.task.detector}")
     if new.experiment != old.experiment:
         lines.append("experiment: replaced by another one")
+    if new.task.public is not None and new.task.public.privacy is not None:
+        lines.append(
+            "noise: the next run begins with an exchange, and clients draw another upload for it,"
+            " which costs them ε as every upload does"
+        )
     return lines
 
 
