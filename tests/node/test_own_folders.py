@@ -231,6 +231,7 @@ def test_a_local_cluster_deals_known_data_only(tmp_path: Path) -> None:
 
 def test_what_a_founder_may_say(tmp_path: Path) -> None:
     example = pictures(tmp_path / "secret-ward", same(*NAMES))
+    large = pictures(tmp_path / "secret-other-ward", same(*NAMES), size=14)
     (tmp_path / "names.txt").write_text("coat\nbag\n\nboot\n")
 
     def init(name: str, *options: object) -> str:
@@ -240,6 +241,11 @@ def test_what_a_founder_may_say(tmp_path: Path) -> None:
 
     like = init("like", "--like", example, "--window", "0:4095")
     assert 'classes = ["bag", "boot", "coat"]\nshape = "1x8x8"\nwindow = "0:4095"' in like
+    assert "\nmean = 0.5\n" not in like
+    # With noise, nothing that was measured of samples is published.
+    map_ = ["public.name=random", "public.first=8", "public.second=4"]
+    noisy = [part for each in (*map_, "privacy.noise=2.0") for part in ("--set", each)]
+    assert "\nmean = 0.5\nstd = 0.25\n" in init("noisy", "--like", large, *noisy)
     assert "secret" not in like
     assert str(tmp_path) not in like
     # The path of an experiment's own data is an example, too.

@@ -11,7 +11,7 @@ from fedrfq.data.archives import read_file
 from fedrfq.data.image_form import AS_FOUND
 from fedrfq.data.library import load
 from fedrfq.errors import UserError
-from fedrfq.experiment import Data, Experiment
+from fedrfq.experiment import Experiment
 
 # Of a file of class names: a name has at most 100 characters.
 _MAX_NAMES_BYTES = 1 << 22
@@ -35,17 +35,18 @@ class ContractChoice:
         """Return the choice of options as a user writes them."""
         return ContractChoice(parse_classes(classes), ImageForm.of(**form), like)  # type: ignore[arg-type]
 
-    def contract(self, data: Data) -> Contract | None:
-        """Return the contract of an experiment on these data, or None if they are known by name.
+    def contract(self, experiment: Experiment) -> Contract | None:
+        """Return the contract of an experiment, or None if its data are known by name.
 
         The path of somebody's own data serves as an example.
         """
+        data = experiment.data
         example = self.like
         if not example and not self.classes and data.name not in (*DATASETS, CONTRACT):
             example = data.name
         form = _over(self.form, data.form())
         if example:
-            return self._like(example, form)
+            return self._like(example, form, experiment.has_noise)
         if self.classes:
             return Contract.of(self.classes, form)
         if data.name == CONTRACT or form != AS_FOUND:
@@ -55,13 +56,18 @@ class ContractChoice:
             )
         return None
 
-    def _like(self, example: str, form: ImageForm) -> Contract:
+    def _like(self, example: str, form: ImageForm, has_noise: bool) -> Contract:
         found = load(example, form)
+        classes = self.classes or found.classes
+        form = replace(form, shape=form.shape or found.shape)
+        if has_noise:
+            # Mean and deviation of samples would be published without any.
+            return Contract.of(classes, form)
         mean = sum(found.mean) / len(found.mean)
         std = sum(found.std) / len(found.std)
         return Contract.of(
-            self.classes or found.classes,
-            replace(form, shape=form.shape or found.shape),
+            classes,
+            form,
             mean=round(mean, _DIGITS),
             std=max(round(std, _DIGITS), 10**-_DIGITS),
         )

@@ -118,7 +118,7 @@ def purpose(
     from fedrfq.node.membership.contract_choice import ContractChoice, check_images
 
     chosen = experiment.load(file, sets, clients=clients)
-    contract = (choice or ContractChoice()).contract(chosen.data)
+    contract = (choice or ContractChoice()).contract(chosen)
     if contract is not None:
         chosen = experiment.load(file, [*sets, *_OF_CONTRACT], clients=clients)
         check_images(chosen, contract)
