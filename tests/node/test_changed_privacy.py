@@ -100,6 +100,21 @@ def test_every_change_draws_an_upload_until_the_budget_is_spent(tmp_path: Path) 
         change(folder, successor, "client-0")
 
 
+def test_who_lost_what_it_drew_does_not_begin_at_zero(tmp_path: Path) -> None:
+    """Also where all classes are uploaded, and nothing was declared."""
+    folder = new_federation(tmp_path, "method.name=local", "privacy.classes=all")
+    home = folder / "client-0"
+    claimed(home)
+    change(folder, changed(identity.load(home).federation, minimum=2), "client-0")
+    assert claimed(home).epsilon == 0
+    shutil.rmtree(home / "privacy")
+    with pytest.raises(UserError, match="it alone knows what they cost: restore it"):
+        claimed(home)
+    (home / "privacy").mkdir()
+    (home / "privacy" / "lost").touch()
+    assert "drawn in earlier runs is lost" in claimed(home).why
+
+
 def test_a_newcomer_has_not_sent_what_others_did_before_it_came(
     mnist: Dataset, tmp_path: Path
 ) -> None:
@@ -126,5 +141,6 @@ def test_a_run_whose_experiment_nobody_can_read_has_no_epsilon(tmp_path: Path) -
         (home / "federation.toml").write_text(unknown.text)
     new = with_experiment(changed(unknown, minimum=2), method={"name": "local"})
     change(folder, new, "client-0")
+    (folder / "client-0" / "privacy").mkdir()
     with pytest.raises(UserError, match=r"budget cannot be kept, .* run 1 .* program cannot read"):
         claimed(folder / "client-0")

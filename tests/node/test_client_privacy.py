@@ -50,6 +50,7 @@ def task_of(found: Experiment) -> PublicTask:
 def privacy(
     found: Experiment, local: LocalDataset, home: Path, *names: str, run: str = RUN
 ) -> ClientPrivacy:
+    home.mkdir(exist_ok=True)
     return ClientPrivacy.of(found, task_of(found), local, home, run, names)
 
 
@@ -176,7 +177,6 @@ def test_a_client_with_samples_of_its_own_uploads_all_classes_unless_it_declared
 ) -> None:
     found = experiment()
     local = own_samples(mnist)
-    (tmp_path / "other").mkdir()
     assert privacy(found, local, tmp_path / "other").declared_J.all()
     declared = privacy(found, local, tmp_path, "3", "7")
     assert np.flatnonzero(declared.declared_J).tolist() == [3, 7]
@@ -199,7 +199,6 @@ def test_who_declared_no_class_at_the_first_start_declares_none_later(
     with pytest.raises(UserError, match=r"uploads 0, 1, .*, 9: a change would tell others"):
         privacy(found, own_samples(mnist), tmp_path, "3", "7")
     # Nor does a share of a known dataset change with the samples.
-    (tmp_path / "share").mkdir()
     share = local_dataset.share(found, 0, mnist)
     first = privacy(found, share, tmp_path / "share").declared_J
     assert np.flatnonzero(first).tolist() == share.partition.classes[0].tolist()

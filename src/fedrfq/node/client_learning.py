@@ -21,11 +21,14 @@ from fedrfq.node.logs import log_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity
 from fedrfq.node.participant import Participant
+from fedrfq.privacy.drawn_uploads import FOLDER
 
 # What is done before a client's model is made, with the experiment and the client's data.
 Prepare = Callable[[Experiment, Dataset], None]
 # The folder in which a client keeps its model.
 MODEL = "model"
+# A file that says of a client's noisy uploads that they were lost.
+LOST = "lost"
 
 
 def nothing_to_prepare(_: Experiment, __: Dataset) -> None:
@@ -151,11 +154,21 @@ def _sent_uncovered(identity: Identity) -> str:
 
     The next run may have another experiment, which takes nothing back of what has left.
     """
+    kept = identity.folder / FOLDER
     name = identity.member.name
     for number, run in enumerate(epochs.ended_epochs(identity.folder), 1):
-        took_part = name in (member.name for member in run.federation.members.values())
-        if took_part and (why := _uncovered(run.federation)):
+        if name not in (member.name for member in run.federation.members.values()):
+            continue
+        if not kept.is_dir():
+            raise UserError(
+                f"{kept} is missing, though {name} was in earlier runs of the federation, and it"
+                " alone knows what they cost: restore it. If it is lost, make the folder with an"
+                f" empty file '{LOST}' in it, and there is no ε any more"
+            )
+        if why := _uncovered(run.federation):
             return f"in run {number} of the federation, {why}"
+    if (kept / LOST).exists():
+        return f"what was drawn in earlier runs is lost, as {kept / LOST} says"
     return ""
 
 

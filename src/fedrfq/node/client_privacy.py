@@ -103,6 +103,7 @@ def _declared(
                 "--classes: the federation agreed that every client uploads all classes, with"
                 " samples or without (privacy.classes = 'all'); leave it out"
             )
+        _remembered(folder, names, list(classes))
         return np.ones(len(classes), np.bool_)
     # Before they are remembered: a misspelt name could not be put right afterwards.
     _check_known(names, classes, "--classes")
