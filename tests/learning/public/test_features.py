@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from fedrfq.data import Dataset
-from fedrfq.data.partition import Ints
+from fedrfq.data.partition import Ints, Partition
 from fedrfq.errors import UserError
 from fedrfq.learning.public import features
+from fedrfq.learning.public.exchange import PublicExchange
 from fedrfq.learning.public.features import vectors
 from fedrfq.models.public_maps import RandomMap
 from support.small import CPU
@@ -56,6 +57,27 @@ class BrokenMap(RandomMap):
         return super().raw(pixels_NCHW) * torch.nan
 
 
+@dataclass(frozen=True)
+class BesideMap(RandomMap):
+    """A map on which an image's vector depends on those that are computed beside it."""
+
+    first: int = 4
+    second: int = 2
+
+    def raw(self, pixels_NCHW: Tensor) -> Tensor:
+        return super().raw(pixels_NCHW) + pixels_NCHW.float().mean()
+
+    def scaled(self, raw_NW: Tensor) -> Tensor:
+        return super().scaled(raw_NW) + raw_NW.mean()
+
+
+@dataclass(frozen=True)
+class SlowBesideMap(BesideMap):
+    """The same, but kept on the disk."""
+
+    slow: ClassVar[bool] = True
+
+
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDRFQ_DATA", str(tmp_path))
@@ -91,6 +113,28 @@ def test_a_fast_map_is_kept_in_memory_alone(mnist: Dataset, tmp_path: Path) -> N
     # Once from memory, and once for the comparison.
     assert sum(SlowMap.passes) == 2 * len(SOME)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("map_", [BesideMap(), SlowBesideMap()])
+def test_an_image_alone_has_the_same_vector_whatever_others_there_are(
+    mnist: Dataset, map_: BesideMap
+) -> None:
+    """One sample more then changes a sum by its own vector, and by nothing else."""
+    features._memory.cache_clear()
+
+    def alone(index_N: Ints, name: str) -> Tensor:
+        """Return what a client with noise takes, of a dataset of which nothing is kept yet."""
+        dataset = replace(mnist, sha256=name)
+        everything = Partition((index_N,), (), ())
+        labels = [mnist.train_y[index_N]]
+        return PublicExchange.of(map_, everything, labels, dataset, CPU, noisy=True).vectors[0]
+
+    together = vectors(map_, mnist, "train", SOME, CPU)
+    fewer = alone(SOME[1:], "fewer")
+    assert not torch.equal(together[1:], fewer)
+    assert torch.equal(alone(SOME, "all")[1:], fewer)
+    # What was computed together is not taken for it.
+    assert torch.equal(alone(SOME, mnist.sha256)[1:], fewer)
 
 
 def test_parts_and_maps_are_kept_apart(mnist: Dataset) -> None:

@@ -74,7 +74,9 @@ class PublicExchange:
         return PublicExchange(
             map_,
             len(dataset.classes),
-            tuple(vectors(map_, dataset, "train", own, device) for own in partition.train),
+            tuple(
+                vectors(map_, dataset, "train", own, device, alone=noisy) for own in partition.train
+            ),
             tuple(torch.from_numpy(own).to(device) for own in labels),
             noisy,
         )

@@ -7,7 +7,7 @@ row: what one run has computed, the next one finds.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from tokenize import TokenError
@@ -31,19 +31,35 @@ _CHUNK = 256
 
 
 def vectors(
-    map_: PublicMap, dataset: Dataset, part: str, index_N: Ints, device: torch.device
+    map_: PublicMap,
+    dataset: Dataset,
+    part: str,
+    index_N: Ints,
+    device: torch.device,
+    *,
+    alone: bool = False,
 ) -> Tensor:
-    """Return the vectors of some of a dataset's images; `part` is "train" or "test"."""
+    """Return the vectors of some of a dataset's images; `part` is "train" or "test".
+
+    With `alone`, each image is computed by itself, which takes twice as long. Otherwise the last
+    bits of its vector depend on the images beside it, which noise for privacy does not reckon with.
+    """
     if map_.slow:
-        raw_NW = _kept(map_, dataset, part, index_N, device)
+        raw_NW = _kept(map_, dataset, part, index_N, device, alone)
     else:
-        raw_NW = _remembered(map_, dataset, part, index_N)
+        raw_NW = _remembered(map_, dataset, part, index_N, alone)
     if not torch.isfinite(raw_NW).all():
         raise UserError(
             f"{dataset.name}: the public map makes of an image values that are not numbers; "
             "check the map's weights with `fedrfq data get`"
         )
-    return map_.scaled(raw_NW).to(device)
+    return _of_each(map_.scaled, raw_NW, alone).to(device)
+
+
+def _of_each(function: Callable[[Tensor], Tensor], rows: Tensor, alone: bool) -> Tensor:
+    if not alone or not len(rows):
+        return function(rows)
+    return torch.cat([function(row) for row in torch.split(rows, 1)])
 
 
 def vectors_of_tests(
@@ -57,32 +73,42 @@ def vectors_of_tests(
     return vectors(map_, dataset, part, partition.test[0], device)
 
 
-def _remembered(map_: PublicMap, dataset: Dataset, part: str, index_N: Ints) -> Tensor:
+def _remembered(map_: PublicMap, dataset: Dataset, part: str, index_N: Ints, alone: bool) -> Tensor:
     """Return vectors of a fast map: several runs of one process share images."""
     images = getattr(dataset, f"{part}_x")
-    rows_NW, done_N = _memory(map_.fingerprint(), dataset.sha256, part, len(images), map_.width())
+    about = _about(map_, dataset, part, alone)
+    rows_NW, done_N = _memory(about, len(images), map_.width())
     missing = np.setdiff1d(index_N, np.flatnonzero(done_N))
     if len(missing):
         # On the CPU everywhere, so that every machine has nearly the same vectors.
-        rows_NW[missing] = map_.raw(torch.from_numpy(images[missing])).numpy()
+        pixels = torch.from_numpy(images[missing])
+        rows_NW[missing] = _of_each(map_.raw, pixels, alone).numpy()
         done_N[missing] = True
     return torch.from_numpy(rows_NW[index_N])
 
 
-# The arguments name a map and images; an array of zeros takes no memory until it is written to.
+def _about(map_: PublicMap, dataset: Dataset, part: str, alone: bool) -> str:
+    """Return the name of the vectors of a dataset's part on a map."""
+    return f"{map_.fingerprint()} {dataset.sha256} {part}" + " alone" * alone
+
+
+# `about` names a map and images; an array of zeros takes no memory until it is written to.
 @lru_cache(4)
-def _memory(
-    fingerprint: str, sha256: str, part: str, images: int, width: int
-) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+def _memory(about: str, images: int, width: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     return np.zeros((images, width), np.float32), np.zeros(images, np.bool_)
 
 
 def _kept(
-    map_: PublicMap, dataset: Dataset, part: str, index_N: Ints, device: torch.device
+    map_: PublicMap,
+    dataset: Dataset,
+    part: str,
+    index_N: Ints,
+    device: torch.device,
+    alone: bool,
 ) -> Tensor:
     """Return vectors from the disk, after computing those that are not there yet."""
     images = getattr(dataset, f"{part}_x")
-    about = f"{map_.fingerprint()} {dataset.sha256} {part}"
+    about = _about(map_, dataset, part, alone)
     name = f"features-{hashlib.sha256(about.encode()).hexdigest()[:32]}"
     stem = cache.ensure_folder() / name
     rows_NW = _rows(stem, len(images), map_.width())
@@ -92,7 +118,7 @@ def _kept(
     missing = np.setdiff1d(index_N, np.flatnonzero(done_N))
     for chunk in _progress(missing):
         pixels = torch.from_numpy(images[chunk]).to(device)
-        rows_NW[chunk] = map_.raw(pixels).cpu().numpy()
+        rows_NW[chunk] = _of_each(map_.raw, pixels, alone).cpu().numpy()
         rows_NW.flush()
         done_N[chunk] = True
         # Only now: a row that is marked as done is on the disk.
