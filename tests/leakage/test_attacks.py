@@ -206,6 +206,18 @@ def test_what_counts_reveal_by_hand():
     assert (figures.single_samples, figures.class_rows) == (2, 5)
 
 
+def test_what_noisy_counts_reveal_by_hand():
+    """All declare both classes, and the nearest client is the second for the first two."""
+    held_KJ = np.array([[3, 0], [6, 1], [0, 8], [1, 1]])
+    figures = count_figures(held_KJ, np.array([[5, 1], [7, 2], [1, 6], [0, 0]]))
+    assert (figures.clients, figures.class_rows, figures.single_samples) == (4, 6, 0)
+    # Of classes, each upload is equally near to the second and the fourth; the last sent none.
+    assert figures.named_by_classes == pytest.approx((0 + 1 / 2 + 0) / 3)
+    assert figures.unique_by_classes == 0
+    assert figures.named_by_counts == pytest.approx(2 / 3)
+    assert figures.unique_by_counts == 2
+
+
 def test_pixels_are_found_from_a_vector_that_tells_them():
     generator = torch.Generator().manual_seed(0)
     image = 255 * torch.rand((1, 1, 6, 6), generator=generator)

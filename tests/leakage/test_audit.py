@@ -3,12 +3,13 @@
 import json
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 
 from fedrfq.errors import UserError
 from fedrfq.experiment import from_table
-from fedrfq.leakage import audit
+from fedrfq.leakage import audit, map_uploads
 from fedrfq.leakage.audit import LeakageAudit
 from fedrfq.leakage.record import LEAKAGE, PICTURES, LeakageFigures, load_pictures
 from fedrfq.learning.draws import deal
@@ -65,6 +66,27 @@ def test_a_run_of_single_samples_leaks_them(leaking):
     assert _auc(found, "no noise", "with shadows") > 0.9
     assert _auc(found, "prototypes of round 2, pooled", "with shadows") > 0.6
     assert found.counts.single_samples == found.counts.class_rows
+
+
+def test_counts_are_those_that_left_where_all_have_noise(tmp_path):
+    """Every client sends all classes, so these name nobody."""
+    sets = [*SMALL, *MAP, "name=r", "method.name=local", "privacy.classes=all"]
+    fedrfq("run", *(word for key in sets for word in ("--set", key)), "--out", str(tmp_path))
+    (path,) = (tmp_path / "r").iterdir()
+    made = LeakageAudit.of(RunDirectory.open(path), 3, 200, 0, 1, CPU, lambda *_: None)
+    counts = made._counts()
+    assert (counts.named_by_classes, counts.class_rows, counts.single_samples) == (1 / 4, 40, 0)
+    drawn = DrawnUploads(path / FOLDER)
+    sent_KJ = [
+        decode(drawn.get(UploadKey("", 1, k)).content, 10, 64, Precision(8))[2] for k in range(4)
+    ]
+    assert (
+        map_uploads.noisy_counts(made.run, made.experiment, 10).tolist()
+        == np.array(sent_KJ).tolist()
+    )
+    assert made.notes == [
+        "Counts have noise: somebody who knows what clients hold guesses the nearest."
+    ]
 
 
 def test_noise_is_set_beside_what_theory_allows(leaking):

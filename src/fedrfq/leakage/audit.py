@@ -20,7 +20,7 @@ from fedrfq.leakage.candidates import Candidates, candidates, partitions
 from fedrfq.leakage.class_counts import CountFigures, count_figures
 from fedrfq.leakage.inversion import Wanted
 from fedrfq.leakage.likelihood_ratio import inverse_covariance
-from fedrfq.leakage.map_uploads import NOISELESS, MapUpload, map_uploads
+from fedrfq.leakage.map_uploads import NOISELESS, MapUpload, map_uploads, noisy_counts
 from fedrfq.leakage.membership import Recorded, UploadForm, attacked, forms
 from fedrfq.leakage.rebuilt import PublicPool, Rebuilt, drawn, rebuilt
 from fedrfq.leakage.record import LeakageFigures, MembershipRow
@@ -142,7 +142,16 @@ class LeakageAudit:
     def _counts(self) -> CountFigures:
         classes = len(self.dataset.classes)
         labels = [self.dataset.train_y[own] for own in self.partition.train]
-        return count_figures(np.stack([np.bincount(y_N, minlength=classes) for y_N in labels]))
+        held_KJ = np.stack([np.bincount(y_N, minlength=classes) for y_N in labels])
+        privacy = self.experiment.privacy
+        # Prototypes without noise have the true counts with them.
+        is_clear = self.experiment.method.exchanges and not privacy.prototype_norm
+        if is_clear or not privacy.used:
+            return count_figures(held_KJ)
+        self.notes.append(
+            "Counts have noise: somebody who knows what clients hold guesses the nearest."
+        )
+        return count_figures(held_KJ, noisy_counts(self.run, self.experiment, classes))
 
     def _rng(self, purpose: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, purpose])

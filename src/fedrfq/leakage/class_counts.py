@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrfq.leakage.roc import Floats
 from fedrfq.prototypes.fixed_point import Ints
 
 
 @dataclass(frozen=True)
 class CountFigures:
-    """How many clients somebody can tell apart who knows what they hold."""
+    """How many clients somebody tells apart who sees what they upload, and knows what they hold.
+
+    The guess is the client that holds what is nearest to an upload: with noise, nobody's is equal.
+    """
 
     clients: int
-    # Clients with a set of classes, or with counts, that no other client has.
+    # Clients that are named for certain by their set of classes, or by their counts.
     unique_by_classes: int
     unique_by_counts: int
     # The chance to name the right client, given its set of classes, or its counts.
@@ -24,22 +31,36 @@ class CountFigures:
     class_rows: int
 
 
-def count_figures(counts_KJ: Ints) -> CountFigures:
-    """Return what the counts of all clients reveal."""
-    by_classes = Counter(tuple(row) for row in (counts_KJ > 0).tolist())
-    by_counts = Counter(tuple(row) for row in counts_KJ.tolist())
-    clients = len(counts_KJ)
+def count_figures(held_KJ: Ints, noisy_KJ: Ints | None = None) -> CountFigures:
+    """Return what uploads reveal of clients that hold so many samples of each class.
+
+    With noise they have sent other counts, and classes of which they may hold none. Clients without
+    any class have sent nothing.
+    """
+    sent_KJ = held_KJ if noisy_KJ is None else noisy_KJ
+    chance_by_classes_K = _chances(held_KJ > 0, sent_KJ > 0)
+    chance_by_counts_K = _chances(held_KJ, sent_KJ)
     return CountFigures(
-        clients=clients,
-        unique_by_classes=_alone(by_classes),
-        unique_by_counts=_alone(by_counts),
-        # Of n clients that look alike, a guess is right for one.
-        named_by_classes=len(by_classes) / clients,
-        named_by_counts=len(by_counts) / clients,
-        single_samples=int((counts_KJ == 1).sum()),
-        class_rows=int((counts_KJ > 0).sum()),
+        clients=len(held_KJ),
+        unique_by_classes=int((chance_by_classes_K == 1).sum()),
+        unique_by_counts=int((chance_by_counts_K == 1).sum()),
+        named_by_classes=_mean(chance_by_classes_K),
+        named_by_counts=_mean(chance_by_counts_K),
+        # A mean with noise in it is nobody's vector.
+        single_samples=int((held_KJ == 1).sum()) if noisy_KJ is None else 0,
+        class_rows=int((sent_KJ > 0).sum()),
     )
 
 
-def _alone(groups: Counter[tuple[int, ...]]) -> int:
-    return sum(size == 1 for size in groups.values())
+def _mean(chance_K: Floats) -> float:
+    return float(chance_K.sum() / max(len(chance_K), 1))
+
+
+def _chances(held_KJ: NDArray[Any], sent_KJ: NDArray[Any]) -> Floats:
+    """Return the chance that each client who sent anything is the one that is guessed."""
+    apart_KKJ = sent_KJ[:, None].astype(np.float64) - held_KJ[None]
+    square_KK = (apart_KKJ**2).sum(-1)
+    nearest_KK = square_KK == square_KK.min(1, keepdims=True)
+    # Of n clients that are as near, a guess is right for one.
+    chance_K: Floats = np.diagonal(nearest_KK) / nearest_KK.sum(1)
+    return chance_K[sent_KJ.any(1)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,7 @@ from fedrfq.leakage.roc import Scored
 from fedrfq.leakage.shadows import Seen
 from fedrfq.leakage.with_noise import NoisyForm, known_others
 from fedrfq.privacy.drawn_uploads import FOLDER, DrawnUploads, UploadKey
-from fedrfq.prototypes.fixed_point import FRACTION_BITS, Precision, decode
+from fedrfq.prototypes.fixed_point import FRACTION_BITS, Ints, Precision, decode
 from fedrfq.prototypes.pooling import Pool
 from fedrfq.runs.run_directory import RunDirectory
 
@@ -73,21 +73,35 @@ def _with_noise(
     map_ = experiment.public
     form = NoisyForm(experiment.privacy.scale(map_.limit(), map_.values()), Precision(map_.bits))
     name = f"noisy means on the public map, {map_.bits} bits, noise {form.scale.sigma}"
-    recorded = _drawn(run, classes, map_.values(), form.precision, clients)
+    recorded = {
+        (client, label): values_JV[label]
+        for client, counts_J, values_JV in _drawn(run, experiment, classes, clients)
+        for label in np.flatnonzero(counts_J).tolist()
+    }
     return MapUpload(name, form, was_sent=True, recorded=recorded)
 
 
+def noisy_counts(run: RunDirectory, experiment: Experiment, classes: int) -> Ints:
+    """Return the counts that each client drew for round 1; none of one that drew nothing."""
+    counts_KJ = np.zeros((experiment.clients, classes), np.int64)
+    for client, counts_J, _ in _drawn(run, experiment, classes, range(experiment.clients)):
+        counts_KJ[client] = counts_J
+    return counts_KJ
+
+
 def _drawn(
-    run: RunDirectory, classes: int, values: int, precision: Precision, clients: Sequence[int]
-) -> Recorded:
-    """Return the means that clients drew for round 1, as far as they lie in the run's folder."""
+    run: RunDirectory, experiment: Experiment, classes: int, clients: Sequence[int]
+) -> Iterator[tuple[int, Ints, Ints]]:
+    """Yield the statistics that clients drew for round 1, as far as they lie in the run's folder.
+
+    Of each client there are the counts and values of all classes.
+    """
     kept = DrawnUploads(run.path / FOLDER)
-    found: Recorded = {}
+    map_ = experiment.public
     for client in clients:
         upload = kept.get(UploadKey("", 1, client))
-        if upload is None:
-            continue
-        _, _, counts_J, values_JV = decode(upload.content, classes, values, precision)
-        for label in np.flatnonzero(counts_J).tolist():
-            found[client, label] = values_JV[label]
-    return found
+        if upload is not None:
+            _, _, counts_J, values_JV = decode(
+                upload.content, classes, map_.values(), Precision(map_.bits)
+            )
+            yield client, counts_J, values_JV

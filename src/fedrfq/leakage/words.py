@@ -54,10 +54,10 @@ def inversion_rows(found: LeakageFigures) -> Rows:
 def counts_text(counts: CountFigures) -> list[str]:
     """Return what classes and counts alone reveal, in sentences."""
     return [
-        "Classes and counts travel in the clear. Who knows which classes a client holds names the "
-        f"right one of {counts.clients} clients with a chance of {counts.named_by_classes:.0%} "
-        f"({counts.unique_by_classes} are the only ones with their classes); who knows the counts, "
-        f"with {counts.named_by_counts:.0%} ({counts.unique_by_counts}).",
+        "Servers read the classes and counts of every upload. Who knows which classes each client "
+        f"holds names the right one of {counts.clients} clients with a chance of "
+        f"{counts.named_by_classes:.0%} ({counts.unique_by_classes} for certain); who knows how "
+        f"many samples of each, with {counts.named_by_counts:.0%} ({counts.unique_by_counts}).",
         f"Of {counts.class_rows} means that clients upload, {counts.single_samples} are of a "
         "single sample: they are that sample's vector.",
     ]
