@@ -115,6 +115,18 @@ def test_who_lost_what_it_drew_does_not_begin_at_zero(tmp_path: Path) -> None:
     assert "drawn in earlier runs is lost" in claimed(home).why
 
 
+def test_there_is_no_epsilon_after_a_run_that_trained_without_noise(tmp_path: Path) -> None:
+    """The model of then is trained further, and uploads are made of it."""
+    map_ = ["method.name=local", "privacy.classes=all"]
+    folder = new_federation(tmp_path, *map_)
+    home = folder / "client-0"
+    assert claimed(home).epsilon == 0
+    federation = identity.load(home).federation
+    train = {"dp_noise": 1.5, "dp_rate": 0.5}
+    change(folder, with_experiment(changed(federation, minimum=2), train=train), "client-0")
+    assert "clients trained with other noise (train.dp_noise), or without any" in claimed(home).why
+
+
 def test_a_newcomer_has_not_sent_what_others_did_before_it_came(
     mnist: Dataset, tmp_path: Path
 ) -> None:

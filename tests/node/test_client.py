@@ -114,6 +114,29 @@ async def until(done: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
+def test_servers_believe_clients_that_train_with_noise(tmp_path: Path) -> None:
+    """Both kinds of upload have noise: statistics in round 1, and prototypes in round 2."""
+    noisy = ["train.dp_noise=1.5", "train.dp_rate=0.5", "privacy.noise=2.0"]
+    noisy += ["privacy.prototype_norm=4.0", "public.name=random", "public.first=8"]
+    noisy += ["public.second=4", "method.name=fedproto", "detector.name=sampling"]
+    folder = new_federation(tmp_path / "f", 2, 2, *noisy, minimum=2)
+
+    async def work() -> None:
+        both = [process(folder / f"client-{k}") for k in range(2)]
+        await asyncio.gather(*(one.run(once=False) for one in both))
+
+    together(folder, work)
+    for k in range(2):
+        own = folder / f"client-{k}"
+        assert [line["verdict"] for line in lines(own)] == ["kept"] * 2
+        made = cast(Any, participant(identity.load(own), "mnist5k", CPU).privacy).claim()
+        assert made.uploads == 2
+        # A result may interrupt training that has begun, which then counts twice.
+        assert made.steps >= 4
+        assert made.epsilon is not None
+    fedrfq("verify", folder / "server-0", "--recompute")
+
+
 def test_clients_learn_what_they_learn_in_one_process(tmp_path: Path, mnist: Dataset) -> None:
     folder = new_federation(tmp_path / "f", 2, 3, minimum=2)
 

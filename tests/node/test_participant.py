@@ -514,11 +514,3 @@ def test_without_a_sample_that_nobody_trains_on_there_is_no_common_test(
     empty = replace(local.common, test=(np.zeros(0, np.int64),))
     own = Participant(experiment, 0, replace(local, common=empty), CPU, tmp_path)
     assert own.test(1, nothing(experiment, mnist)).accuracy_all is None
-
-
-def test_training_with_noise_is_refused(mnist: Dataset, tmp_path: Path) -> None:
-    """A client on a network keeps no account of its steps, and uploads prototypes."""
-    found = alone(method={"name": "fedproto"})
-    noisy = replace(found, train=replace(found.train, dp_noise=1.0))
-    with pytest.raises(UserError, match=r"no account of the steps"):
-        participant(noisy, 0, mnist, tmp_path)

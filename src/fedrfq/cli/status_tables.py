@@ -106,6 +106,9 @@ def _upload(upload: Status | None) -> str:
 
 def _privacy(claim: Status) -> str:
     spent = f"{claim['uploads']} uploads with noise {claim['noise']:g}"
+    # A client of an earlier release tells of no steps.
+    if claim.get("steps"):
+        spent += f" and {claim['steps']} steps of training with noise {claim['training_noise']:g}"
     if claim["epsilon"] is None:
         return f"{spent}; no ε: {claim['why']}"
     budget = ""

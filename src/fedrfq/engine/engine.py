@@ -113,6 +113,12 @@ class Engine:
         """
         self._stop.set()
 
+    def was_interrupted(self) -> bool:
+        """Return whether an end was asked for since; then it is forgotten."""
+        found = self._stop.is_set()
+        self._stop.clear()
+        return found
+
     def class_means(self, params: Params, classes: int) -> tuple[Tensor, Tensor]:
         """Return each client's mean pooled prototype of every class, and its number of samples."""
         p_KNV = self.program.pool(self.features(params, self.shares)[0])

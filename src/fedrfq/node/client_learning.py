@@ -145,11 +145,11 @@ def _privacy(
             )
         return None
     run = identity.federation.roster.run.hex()
-    earlier = _sent_uncovered(identity)
+    earlier = _sent_uncovered(identity, experiment)
     return ClientPrivacy.of(experiment, task, local, identity.folder, run, classes, earlier)
 
 
-def _sent_uncovered(identity: Identity) -> str:
+def _sent_uncovered(identity: Identity, experiment: Experiment) -> str:
     """Return why there is no ε for what the client sent in runs that have ended; "" if there is.
 
     The next run may have another experiment, which takes nothing back of what has left.
@@ -165,18 +165,22 @@ def _sent_uncovered(identity: Identity) -> str:
                 " alone knows what they cost: restore it. If it is lost, make the folder with an"
                 f" empty file '{LOST}' in it, and there is no ε any more"
             )
-        if why := _uncovered(run.federation):
+        if why := _uncovered(run.federation, experiment):
             return f"in run {number} of the federation, {why}"
     if (kept / LOST).exists():
         return f"what was drawn in earlier runs is lost, as {kept / LOST} says"
     return ""
 
 
-def _uncovered(federation: Federation) -> str:
+def _uncovered(federation: Federation, now: Experiment) -> str:
     try:
-        return _experiment(federation).uncovered()
+        before = _experiment(federation)
     except UserError as error:
         return f"whose experiment this program cannot read: {error}"
+    if before.noisy_steps(1) != now.noisy_steps(1):
+        # Rounds are counted, not what noise they had; and the model of then is trained further.
+        return "clients trained with other noise (train.dp_noise), or without any"
+    return before.uncovered()
 
 
 def _place(identity: Identity, experiment: Experiment, data: str) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +13,13 @@ from fedrfq.experiment import Experiment
 from fedrfq.federation.public_task import PublicTask
 from fedrfq.files.atomic import write_durably
 from fedrfq.files.regular import read_text
-from fedrfq.learning.public.exchange import PublicExchange
-from fedrfq.learning.public.noisy_exchange import NoisyExchange
+from fedrfq.learning.public.noisy_exchange import NoisyExchange, NoisyTask, Samples
 from fedrfq.node.local_dataset import LocalDataset
 from fedrfq.node.logs import log_event
-from fedrfq.privacy.accountant import check_installed
+from fedrfq.privacy.accountant import NoisySteps, check_installed
 from fedrfq.privacy.claim import PrivacyClaim, check_budget, claim, loose_delta
 from fedrfq.privacy.drawn_uploads import FOLDER, DrawnUploads
+from fedrfq.privacy.trained_rounds import TrainedRounds
 from fedrfq.prototypes.fixed_point import Bools, Uploads
 
 # The classes that a client uploads since its first start, one name a line. They stay as they are:
@@ -28,6 +28,10 @@ DECLARED = "classes.txt"
 _MAX_BYTES = 1 << 22
 # The only client of a folder, whatever its number is in this run.
 _ME = 0
+
+
+def no_steps(_: int) -> None:
+    """Return nothing: the client trains without noise."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,12 @@ class ClientPrivacy:
     drawn: DrawnUploads
     run: str
     uncovered: str = ""
+    # The rounds that it began to train by DP-SGD, and the steps of so many.
+    trained: TrainedRounds = field(default_factory=TrainedRounds)
+    steps_of: Callable[[int], NoisySteps | None] = no_steps
+    _claims: dict[tuple[int, int], PrivacyClaim] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @staticmethod
     def of(
@@ -64,12 +74,29 @@ class ClientPrivacy:
             _warn_of_delta(experiment.privacy.delta, len(local.partition.train[0]))
         elif experiment.privacy.budget:
             raise UserError(f"privacy.budget cannot be kept, since there is no ε: {uncovered}")
-        declared_J = _declared(experiment, local, home / FOLDER, names)
-        return ClientPrivacy(task, declared_J, DrawnUploads(home / FOLDER), run, uncovered)
+        kept = home / FOLDER
+        return ClientPrivacy(
+            task,
+            _declared(experiment, local, kept, names),
+            DrawnUploads(kept),
+            run,
+            uncovered,
+            TrainedRounds(kept),
+            experiment.noisy_steps,
+        )
 
-    def upload(self, exchange: PublicExchange, number: int) -> Uploads:
-        """Return the client's upload of a round; it has no class once the budget is spent."""
-        noisy = NoisyExchange(exchange, self.task, [self.declared_J], self.drawn, self.run)
+    def begin_training(self) -> None:
+        """Write down that the client trains for a round with noise, before it does."""
+        self.trained.begin([_ME])
+        # Here, in the thread that trains: a status page asks in the one that talks to servers.
+        self.claim()
+
+    def upload(self, samples: Samples, task: NoisyTask, number: int) -> Uploads:
+        """Return the client's upload of a round; it has no class once the budget is spent.
+
+        It is of the samples' vectors on the public map, or of the model's features.
+        """
+        noisy = NoisyExchange(samples, task, [self.declared_J], self.drawn, self.run)
         sent = noisy.uploads([_ME], [_ME], number)
         made = self.claim()
         if not sent.held_KJ.any():
@@ -78,9 +105,16 @@ class ClientPrivacy:
         return sent
 
     def claim(self) -> PrivacyClaim:
-        """Return what may be claimed of all uploads so far."""
+        """Return what may be claimed of all uploads so far, and of training with noise."""
         assert self.task.privacy is not None
-        return claim(self.task.privacy, self.drawn.of(_ME), self.uncovered)
+        drawn = self.drawn.of(_ME)
+        rounds = self.trained.of(_ME)
+        # Composing steps takes a while, and a status page asks again and again.
+        spent = (len(drawn), rounds)
+        if spent not in self._claims:
+            steps = self.steps_of(rounds)
+            self._claims[spent] = claim(self.task.privacy, drawn, self.uncovered, steps)
+        return self._claims[spent]
 
 
 def _warn_of_delta(delta: float, samples: int) -> None:

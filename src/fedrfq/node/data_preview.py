@@ -80,6 +80,9 @@ def _picture(local: LocalDataset, label: int) -> NDArray[Any] | None:
 
 def _uploads(experiment: Experiment, public: PublicTask | None, counts_J: Ints) -> tuple[str, ...]:
     lines = []
+    noise = ""
+    if experiment.privacy.used:
+        noise = f", both with noise {experiment.privacy.noise:g}, for every class you declare"
     held = int(np.count_nonzero(counts_J))
     if experiment.method.exchanges:
         values = experiment.prototype_size()
@@ -87,15 +90,13 @@ def _uploads(experiment: Experiment, public: PublicTask | None, counts_J: Ints) 
         size = len(encode(1, 0, counts_J, zeros_JV, experiment.method.precision()))
         lines.append(
             f"a round: for each of the {held} classes you have, the number of your training samples"
-            f" and a prototype of {values} values; {size:,} bytes"
+            f" and a prototype of {values} values"
+            f"{noise * bool(experiment.privacy.prototype_norm)}; {size:,} bytes"
         )
     if public is not None:
         counts_R = np.concatenate([counts_J, np.ones(public.moments, np.int64)])
         zeros_RV = np.zeros((public.rows, public.values), np.int64)
         size = len(encode(1, 0, counts_R, zeros_RV, public.precision))
-        noise = ""
-        if public.privacy is not None:
-            noise = f", both with noise {public.privacy.noise:g}, for every class you declare"
         lines.append(
             f"a round with the public map: for each of these {held} classes, the number of your"
             f" training samples and the mean of {public.values} values on the map"

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedrfq.data.client_data import client_data, tests_of
+from fedrfq.data.public_moments import with_public_moments
 from fedrfq.engine import counter_rng
 from fedrfq.engine.engine import Engine, Program, home
 from fedrfq.errors import UserError
@@ -27,7 +28,16 @@ from fedrfq.learning import metrics
 from fedrfq.learning.all_classes import GlobalPrototypes, evaluate
 from fedrfq.learning.evaluation import Tested
 from fedrfq.learning.public.combination import combined
-from fedrfq.learning.round_loop import held, own_means, participants, start, targets, tested
+from fedrfq.learning.public.noisy_exchange import Features
+from fedrfq.learning.round_loop import (
+    committee_settings,
+    held,
+    own_means,
+    participants,
+    start,
+    targets,
+    tested,
+)
 from fedrfq.methods import METHODS
 from fedrfq.models.stacked import Params, stack
 from fedrfq.node.client_privacy import ClientPrivacy
@@ -110,6 +120,8 @@ class Participant:
         assert (privacy is not None) == experiment.privacy.used, "noise is not forgotten"
         self.privacy = privacy
         self.path = folder / "model.safetensors"
+        if experiment.train.private:
+            local = replace(local, dataset=with_public_moments(local.dataset))
         self._dataset = local.dataset
         labels = [local.dataset.train_y[index] for index in local.partition.train]
         train, test = client_data(
@@ -239,6 +251,12 @@ class Participant:
         return {name: figures[name] for name in names}
 
     def _train(self, number: int, globals_: Globals) -> tuple[Params, Losses]:
+        # One that is left over would end this training at once, and noise would count for nothing.
+        if self.engine.was_interrupted():
+            raise Interrupted
+        if self.experiment.train.private:
+            assert self.privacy is not None
+            self.privacy.begin_training()
         # Randomness and schedules follow the rounds of the experiment, not those of this run.
         total = self.before + number
         known = targets(self.experiment, total - 1, globals_)
@@ -263,8 +281,17 @@ class Participant:
         if self._public is not None and self._renews:
             return MARK + self._public.upload(self.round, self.member)
         precision = self.experiment.method.precision()
-        counts_J, values_JV = self._prototypes(precision)
+        if self.privacy is not None and self.experiment.privacy.prototype_norm:
+            counts_J, values_JV = self._noisy_prototypes(self.privacy)
+        else:
+            counts_J, values_JV = self._prototypes(precision)
         return encode(self.round, self.member, counts_J, values_JV, precision)
+
+    def _noisy_prototypes(self, privacy: ClientPrivacy) -> tuple[Ints, Ints]:
+        samples = Features(*zip(*self.engine.pooled(self.params), strict=True))
+        task = committee_settings(self.experiment, len(self._dataset.classes)).task
+        sent = privacy.upload(samples, task, self.round)
+        return sent.counts_KJ[0], sent.values_KJV[0]
 
     def _prototypes(self, precision: Precision) -> tuple[Ints, Ints]:
         """Return the sample counts and the prototypes that are sent; none without exchange."""
@@ -327,10 +354,10 @@ def _check_method(experiment: Experiment) -> None:
             "clients of a federation exchange prototypes, or statistics on a public map, and"
             f" '{name_of(METHODS, method)}' exchanges none: use `fedrfq run`, or another method"
         )
-    if experiment.train.private:
+    if experiment.train.private and not experiment.privacy.used:
         raise UserError(
-            "a client of a federation keeps no account of the steps that it trained with noise:"
-            " leave train.dp_noise out and use privacy.noise on a public map, or use `fedrfq run`"
+            "train.dp_noise covers the model alone, which a client of a federation never uploads:"
+            " set privacy.noise for what it does upload, and privacy.prototype_norm for prototypes"
         )
 
 

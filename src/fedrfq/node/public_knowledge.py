@@ -55,7 +55,7 @@ class PublicKnowledge:
         if self._privacy is None:
             sent = self._exchange.uploads([0])
         else:
-            sent = self._privacy.upload(self._exchange, round_)
+            sent = self._privacy.upload(self._exchange, self._privacy.task, round_)
         return encode(round_, member, sent.counts_KJ[0], sent.values_KJV[0], sent.precision)
 
     def learn(self, known: Globals | None) -> None:
