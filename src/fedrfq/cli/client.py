@@ -82,7 +82,7 @@ def client(
     from fedrfq.runs.session import pick_device
 
     torch_device = pick_device(device)
-    if join is not None and not joined(folder):
+    if join is not None and not joined(folder, join):
         _join(folder, data, join)
     # The bar must exist before the log, whose lines then appear above it.
     with _progress() as on_round:

@@ -31,7 +31,7 @@ from fedrfq.node.logs import log_event, log_peer_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity, load
 from fedrfq.node.news import News
-from fedrfq.node.obstacles import log_obstacles
+from fedrfq.node.obstacles import log_obstacles, log_other_runs
 from fedrfq.node.ops import status
 from fedrfq.node.ops.client_status import ClientTracker
 from fedrfq.node.ops.prometheus import client_metrics
@@ -107,6 +107,7 @@ class ClientProcess:
         self._driver.on_failed = self._failed
         self._links.on_peer = self._peer
         log_obstacles(self._links, self._federation)
+        log_other_runs(self._driver.admission, self._federation)
         self._on_round = on_round
         self._learner = self._make_learner(participant)
         self._compactor = LogCompactor(self._store, self._audit)

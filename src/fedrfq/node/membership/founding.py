@@ -193,8 +193,8 @@ def found(folder: Path, federation: Federation, made: Sequence[NewKeys]) -> None
     # Before the first is written, so that a conflict leaves nothing behind.
     if (folder / FEDERATION).exists():
         raise UserError(
-            f"{folder / FEDERATION} exists, so this federation is founded: if nobody has agreed to"
-            " it yet, remove the file and found it anew; later, use `fedrfq committee change`"
+            f"{folder / FEDERATION} exists, so this federation is founded: before its first round,"
+            " remove the file and found it anew; later, use `fedrfq committee change`"
         )
     refuse_existing(folders)
     make_folder(folder)

@@ -19,6 +19,7 @@ from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.members import ROLES
 from fedrfq.files.atomic import write_atomically
 from fedrfq.files.regular import check_folder
+from fedrfq.node.membership import refounding
 from fedrfq.node.membership.founding import NewKeys, read_request
 from fedrfq.node.membership.identity import (
     Identity,
@@ -141,7 +142,8 @@ def agree(identity: Identity, told: str, shared: Path) -> None:
             f"this is not the id of the {FEDERATION} here. If you mistyped it, start again."
             " Otherwise somebody has another file, or gave you another one: do not go on"
         )
-    write(identity.folder / FEDERATION, identity.federation.text.encode())
+    refounding.take_back(identity.folder, identity.federation)
+    write_atomically(identity.folder / FEDERATION, identity.federation.text.encode())
 
 
 def _is_id_of(federation: Federation, told: str) -> bool:
