@@ -90,7 +90,9 @@ def test_values_of_which_the_window_leaves_nothing_are_refused(tmp_path: Path) -
 
 def test_another_size_is_refused_or_resized_as_agreed(tmp_path: Path) -> None:
     draw(tmp_path, "bag", "bag", size=6)
-    with pytest.raises(UserError, match=r"found 6×6.*committee init … --shape 1x4x4 --resize"):
+    with pytest.raises(
+        UserError, match=r"found 3 of 6×6 .*committee init … --shape 1x4x4 --resize"
+    ):
         load_agreed(str(tmp_path), CONTRACT)
     resizing = Contract.of(NAMES, ImageForm.of("1x4x4", resize=True))
     assert load_agreed(str(tmp_path), resizing).shape == (1, 4, 4)

@@ -147,6 +147,9 @@ def _join(folder: Path, data: str, shared: Path) -> None:
     identity = await_founding(folder, shared)
     found = preview(identity, data)
     say(Console(), f"your data: {found.about}")
+    if found.window is not None:
+        warning = "warning: " if found.window.suspicious else ""
+        say(Console(), f"{warning}{found.window.about}")
     show_data(found, Console(markup=False))
     agree(identity, shared)
 

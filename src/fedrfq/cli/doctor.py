@@ -56,7 +56,7 @@ def doctor(
     """
     if page is not None and not data:
         raise UserError("--page shows a client's data: give --data, too")
-    from fedrfq.node.ops.doctor import FAILED, OK, Finding, examine
+    from fedrfq.node.ops.doctor import FAILED, OK, WARNING, Finding, examine
 
     findings = list(examine(folder, patience_s=timeout))
     found = None
@@ -64,6 +64,9 @@ def doctor(
         try:
             found = _preview(folder, data)
             findings.append(Finding("data", OK, found.about))
+            if found.window is not None:
+                grade = WARNING if found.window.suspicious else OK
+                findings.append(Finding("window", grade, found.window.about))
         except UserError as error:
             findings.append(Finding("data", FAILED, str(error)))
     table = Table("check", "result", Column("details", overflow="fold"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from numpy.typing import NDArray
 from fedrfq.data import npz
 from fedrfq.data.class_names import MAX_CLASSES
 from fedrfq.data.content import Content, checked
-from fedrfq.data.image_form import AS_FOUND, MAX_BYTES, ImageForm
+from fedrfq.data.image_form import AS_FOUND, MAX_BYTES, ImageForm, Unfit
 from fedrfq.data.label_table import integers, numbered, text
+from fedrfq.data.survey import Survey
 from fedrfq.errors import UserError
 
 REQUIRED = ("train_x", "train_y", "test_x", "test_y")
+IMAGES = ("train_x", "test_x")
 OPTIONAL = ("classes", "train_groups", "test_groups")
 
 
@@ -58,19 +61,50 @@ def _images(
     arrays: dict[str, NDArray[Any]], form: ImageForm, path: Path
 ) -> dict[str, NDArray[np.uint8]]:
     """Return the images of both parts in the form: its own shape, or that of the first one."""
-    found = {}
-    for key in ("train_x", "test_x"):
-        what = f"{path}: {key}"
-        found[key] = form.eight_bits(channels_first(arrays[key], what), what)
-    if form.shape is None:
-        return found
-    return {key: _fitted(images, form, f"{path}: {key}") for key, images in found.items()}
+    found = _layouts(arrays, path)
+    try:
+        return {key: _fitted(images, form, f"{path}: {key}") for key, images in found.items()}
+    except Unfit as error:
+        raise Survey.of(_named(found), form).fault(str(path)) from error
 
 
-def _fitted(images: NDArray[np.uint8], form: ImageForm, what: str) -> NDArray[np.uint8]:
-    if images.shape[1:] == form.shape or not len(images):
+def survey(path: Path, form: ImageForm) -> Survey:
+    """Return what all images of an .npz are like, before they are made alike."""
+    arrays = npz.read(path, IMAGES)
+    return Survey.of(_named(_layouts(arrays, path)), form)
+
+
+def _layouts(arrays: dict[str, NDArray[Any]], path: Path) -> dict[str, NDArray[Any]]:
+    """Return the images of the parts that are there as N×C×H×W, with a number for each pixel."""
+    found = {key: channels_first(arrays[key], f"{path}: {key}") for key in IMAGES if key in arrays}
+    for key, images in found.items():
+        check_samples(images, f"{path}: {key}")
+    return found
+
+
+def _named(parts: dict[str, NDArray[Any]]) -> Iterator[tuple[str, NDArray[Any]]]:
+    for key, images in parts.items():
+        for number, image in enumerate(images):
+            yield f"{key}[{number}]", image
+
+
+def check_samples(numbers: NDArray[Any], what: str) -> None:
+    """Raise UserError if samples have values that are no numbers."""
+    if numbers.dtype.kind != "f":
+        return
+    bad = np.unique(np.argwhere(~np.isfinite(numbers))[:, 0])
+    if len(bad):
+        raise UserError(
+            f"{what}: found values that are NaN, infinite or too large in {len(bad)} of "
+            f"{len(numbers)} samples, first in sample {bad[0]}; leave these samples out, or fill "
+            "in the values"
+        )
+
+
+def _fitted(values: NDArray[Any], form: ImageForm, what: str) -> NDArray[np.uint8]:
+    images = form.eight_bits(values, what)
+    if form.shape is None or images.shape[1:] == form.shape or not len(images):
         return images
-    assert form.shape is not None
     if len(images) * math.prod(form.shape) > MAX_BYTES:
         raise UserError(
             f"{what}: expected at most {MAX_BYTES} bytes of images, found more once they are "

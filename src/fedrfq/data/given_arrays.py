@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrfq.data.array_file import check_samples
 from fedrfq.data.content import Content, checked
 from fedrfq.data.dataset import Dataset
 from fedrfq.data.image_folder import TEST_SHARE
@@ -96,18 +97,8 @@ def images_of(given: Sequence[Any], name: str, *, as_numbers: bool = False) -> l
         return [_channels_first(array.astype(np.uint8), name) for array in arrays]
     floats = [array.astype(np.float32) * np.float32(255) for array in arrays]
     for array in floats:
-        _check_finite(array, name)
+        check_samples(array, name)
     return [_channels_first(array, name) for array in floats]
-
-
-def _check_finite(numbers: Array, name: str) -> None:
-    bad = np.unique(np.argwhere(~np.isfinite(numbers))[:, 0])
-    if len(bad):
-        raise UserError(
-            f"{name}: found values that are NaN, infinite or too large in {len(bad)} of "
-            f"{len(numbers)} samples, first in sample {bad[0]}; leave these samples out, or fill "
-            "in the values"
-        )
 
 
 def _array(x: Any) -> Array:

@@ -38,6 +38,11 @@ def pixels(
 
     Values of more than 8 bits go through the form's window.
     """
+    return form.eight_bits(values(file, limit, what), what)
+
+
+def values(file: Path | IO[bytes], limit: int, what: str) -> NDArray[Any]:
+    """Return C×H×W of an image of at most `limit` pixels, in as many bits as it has."""
     from PIL import Image, UnidentifiedImageError
 
     if isinstance(file, Path):
@@ -52,7 +57,7 @@ def pixels(
                 )
             if image.format == "TIFF":
                 _check_tiff(image, what)
-            found = _values(image, what)
+            return _values(image, what)
     except (UserError, MemoryError):
         raise
     except UnidentifiedImageError as error:  # its text has no more than where the bytes lie
@@ -64,7 +69,6 @@ def pixels(
             f"{what}: expected a PNG, JPEG or TIFF image, found a damaged or other file ({error}); "
             "replace it"
         ) from error
-    return form.eight_bits(found, what)
 
 
 def _read(path: Path, what: str) -> IO[bytes]:

@@ -19,6 +19,7 @@ from fedrfq.data.image_form import AS_FOUND, ImageForm
 from fedrfq.data.origins import first
 from fedrfq.data.source import Source
 from fedrfq.data.split import Split, by_content
+from fedrfq.data.survey import Survey
 from fedrfq.errors import UserError, did_you_mean
 from fedrfq.plugins.known import owner_of
 
@@ -138,6 +139,14 @@ def _content(path: Path, form: ImageForm, partial: bool, split: Split) -> Conten
     if path.is_dir():
         return image_folder.read(path, form, partial, split)
     return array_file.read(path, form=form, partial=partial)
+
+
+def survey(name: str, form: ImageForm) -> Survey:
+    """Return what the pictures at a path are like, before they are given this form."""
+    path = _existing(name)
+    if path.is_dir():
+        return image_folder.survey(path, form, partial=True)
+    return array_file.survey(path, form)
 
 
 def _existing(name_or_path: str) -> Path:

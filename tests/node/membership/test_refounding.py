@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import subprocess
 import time
 from collections import Counter
@@ -138,14 +139,14 @@ def test_it_is_founded_anew_when_two_of_six_have_agreed(tmp_path: Path) -> None:
         parties.stop(*everybody[:4])
         parties.start("hospital-0")
         parties.until(lambda: parties.said("hospital-0", "started") == 3)
-    hospital = tmp_path / "hospital-1"
-    assert "2 of 2" in fedrfq("verify", hospital, "--recompute").stdout
+    assert "2 of 2" in fedrfq("verify", tmp_path / "hospital-1", "--recompute").stdout
     # Once rounds are certified nothing is set aside, wherever it is written that they are.
     (parties.shared / "federation.toml").unlink()
     parties.found("--shape", "1x12x12", "--resize")
-    for name in ("nothing", "audit.log"):
-        (hospital / name).unlink(missing_ok=True)
-        said = fedrfq("server", hospital, *parties.commands["hospital-1"], expect=2).stderr
+    (tmp_path / "hospital-1" / "audit.log").unlink()
+    shutil.rmtree(tmp_path / "hospital-2" / "log")
+    for name in everybody[:3]:
+        said = fedrfq("server", tmp_path / name, *parties.commands[name], expect=2).stderr
         assert "has certified rounds, and" in said
         assert "start it without --join" in said
 
