@@ -290,6 +290,12 @@ def test_what_a_founder_may_say(tmp_path: Path) -> None:
     by_path = init("path", "--set", f"data.name={example}")
     assert 'name = \\"contract\\"' in by_path
     assert "secret" not in by_path
+    # What `init` proposes for an example are options of its own.
+    deep = deep_pictures(tmp_path / "deep", *NAMES)
+    words = ("committee", "init", tmp_path / "deep-f", "--clients", 1, "--like", deep)
+    said = " ".join(fedrfq(*words, expect=2).stderr.split())
+    assert said.endswith("or give --window 0:4095")
+    assert 'window = "0:4095"' in init("deep-f", "--like", deep, "--window", "0:4095")
     listed = init("listed", "--classes", tmp_path / "names.txt", "--shape", "3x8x8", "--recolour")
     assert 'classes = ["coat", "bag", "boot"]\nshape = "3x8x8"' in listed
     assert "recolour = true" in listed

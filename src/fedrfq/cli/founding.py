@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fedrfq.cli.completion import complete, detector_names
 from fedrfq.cli.keys import Days
-from fedrfq.cli.options import ExperimentOption, Sets
+from fedrfq.cli.options import ExperimentOption, Recolour, Resize, Sets, ShapeOption, WindowOption
 from fedrfq.cli.terminal import count, say
 from fedrfq.consensus.roster import MAX_CLIENTS, MAX_SERVERS
 from fedrfq.errors import UserError
@@ -96,24 +96,6 @@ ClassNames = Annotated[
         help="The classes of clients' own data, in order, or a file with one on each line. "
         "Default: those of the experiment's dataset.",
     ),
-]
-ShapeOption = Annotated[
-    str,
-    typer.Option(
-        "--shape", metavar="CxHxW", help="Channels, height and width of clients' own images."
-    ),
-]
-WindowOption = Annotated[
-    str,
-    typer.Option(
-        "--window",
-        metavar="BLACK:WHITE",
-        help="Values that become black and white, for images of more than 8 bits.",
-    ),
-]
-Resize = Annotated[bool, typer.Option("--resize", help="Resize clients' images of another size.")]
-Recolour = Annotated[
-    bool, typer.Option("--recolour", help="Turn grey images into colour, or colour into grey.")
 ]
 Like = Annotated[
     str,

@@ -50,7 +50,7 @@ class Contract:
     @staticmethod
     def of(classes: Sequence[str], form: ImageForm, **more: float) -> Contract:
         """Return the contract of class names as people write them, and of a form."""
-        return Contract(tuple(map(_normal, classes)), replace(form, agreed=True), **more)
+        return Contract(tuple(map(_normal, classes)), replace(form, chosen="contract"), **more)
 
     @staticmethod
     def read(table: Mapping[str, Any]) -> Contract:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from fedrfq.errors import UserError
 
 Shape = tuple[int, int, int]
+# By settings of an experiment, by options of a command, or by the members of a federation.
+Chosen = Literal["settings", "options", "contract"]
 # Of one picture: it is held in memory.
 MAX_PIXELS = 1 << 22
 # Of all pictures of a dataset together.
@@ -38,16 +40,16 @@ class ImageForm:
 
     Without a shape, the first picture decides. Values of more than 8 bits need a window: its lower
     end becomes black and its upper end white. Pictures of 8 bits are taken as they are, from 0 for
-    black to 255 for white. `agreed` says that members of a federation have agreed on the form, and
-    `first` that the first picture decided on the shape.
+    black to 255 for white. `first` says that the first picture decided on the shape, and `chosen`
+    where the form is chosen, which errors name.
     """
 
     shape: Shape | None = None  # channels, height, width
     window: tuple[float, float] | None = None
     resize: bool = False  # scale pictures of another size
     recolour: bool = False  # turn grey pictures into colour, or colour ones into grey
-    agreed: bool = False
     first: bool = False
+    chosen: Chosen = field(default="settings", compare=False)
 
     @staticmethod
     def of(
@@ -84,8 +86,10 @@ class ImageForm:
 
     def remedy(self, **settings: object) -> str:
         """Return where to make these settings, in words."""
-        if self.agreed:
-            options = " ".join(_option(key, value) for key, value in settings.items())
+        options = " ".join(_option(key, value) for key, value in settings.items())
+        if self.chosen == "options":
+            return f"or give {options}"
+        if self.chosen == "contract":
             return f"or agree on it: found the federation with `fedrfq committee init … {options}`"
         sets = " ".join(f"--set data.{key}={_text(value)}" for key, value in settings.items())
         return f"or give {sets}"

@@ -52,15 +52,19 @@ def load(
     source = DATASETS.get(name_or_path)
     if source is None:
         return _own(name_or_path, form, partial, split)
-    if form != AS_FOUND:
-        raise UserError(
-            f"{name_or_path} has a form of its own: remove data.shape, data.window, data.resize and"
-            " data.recolour, which are for your own data"
-        )
+    _check_as_found(name_or_path, form)
     if source.built_in and cached_dataset.is_outdated(source):
         get(source.name, progress=False)
     content = cached_dataset.read(source)
     return _dataset(source.name, content, source.mean, source.std, source.name)
+
+
+def _check_as_found(name: str, form: ImageForm) -> None:
+    if form != AS_FOUND:
+        raise UserError(
+            f"{name} has a form of its own: leave shape, window, resize and recolour out, which are"
+            " for your own data"
+        )
 
 
 def is_there(name_or_path: str) -> bool:
@@ -267,15 +271,17 @@ def _from_places(known: Source, progress: bool) -> tuple[Content, str]:
         raise UserError(f"{known.name}: {error}") from error
 
 
-def info(name: str) -> dict[str, Any]:
-    """Return what is known about a dataset by name or path.
+def info(name: str, form: ImageForm = AS_FOUND) -> dict[str, Any]:
+    """Return what is known about a dataset by name, or at a path in this form.
 
     Counts, shape and size are included only if it is in the cache (or at a path).
     """
     known = DATASETS.get(name)
+    if known:
+        _check_as_found(name, form)
     if known and not cached_dataset.path(name).is_file():
         return {"name": name, "cached": False, "classes": known.classes, "sha256": known.sha256}
-    data = load(name)
+    data = load(name, form)
     if known:
         path = cached_dataset.path(name)
         origin = cached_dataset.note(name).get("source")

@@ -33,7 +33,8 @@ class ContractChoice:
     @staticmethod
     def of(classes: str, like: str, **form: str | bool) -> ContractChoice:
         """Return the choice of options as a user writes them."""
-        return ContractChoice(parse_classes(classes), ImageForm.of(**form), like)  # type: ignore[arg-type]
+        chosen = replace(ImageForm.of(**form), chosen="options")  # type: ignore[arg-type]
+        return ContractChoice(parse_classes(classes), chosen, like)
 
     def contract(self, experiment: Experiment) -> Contract | None:
         """Return the contract of an experiment, or None if its data are known by name.
@@ -106,9 +107,10 @@ def check_images(experiment: Experiment, contract: Contract) -> None:
 
 def _over(first: ImageForm, second: ImageForm) -> ImageForm:
     """Return the first form, with what it leaves open taken from the second."""
-    return ImageForm(
-        first.shape or second.shape,
-        first.window or second.window,
-        first.resize or second.resize,
-        first.recolour or second.recolour,
+    return replace(
+        first,
+        shape=first.shape or second.shape,
+        window=first.window or second.window,
+        resize=first.resize or second.resize,
+        recolour=first.recolour or second.recolour,
     )
