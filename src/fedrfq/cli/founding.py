@@ -45,7 +45,7 @@ Clients = Annotated[
         min=0,
         max=MAX_CLIENTS,
         help="How many clients to make keys for. "
-        "Default: as many as the experiment has, or none if clients' requests were added.",
+        "Default: as many as the experiment has, or none if requests were added.",
     ),
 ]
 Couriers = Annotated[
@@ -141,7 +141,7 @@ def init(
     """
     from fedrfq.node.membership import founding
     from fedrfq.node.membership.contract_choice import ContractChoice
-    from fedrfq.node.membership.joining import spoken
+    from fedrfq.node.membership.joining import members, spoken
 
     choice = ContractChoice.of(
         classes, like, shape=shape, window=window, resize=resize, recolour=recolour
@@ -168,6 +168,8 @@ def init(
     )
     console = Console()
     say(console, f"wrote {folder / 'federation.toml'}: {federation.about()}")
+    for line in members(federation):
+        say(console, line)
     say(console, _about_detector(federation))
     if federation.contract is not None:
         say(console, f"data contract: {federation.contract.about()}")

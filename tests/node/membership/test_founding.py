@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -199,6 +200,32 @@ def test_keys_may_be_made_for_some_and_requested_by_others(tmp_path: Path) -> No
     federation = founding.init(tmp_path / "it", addresses(["h"], 4, 7400), 1)
     assert [member.name for member in federation.members.values()][4:] == ["client-0", "hospital"]
     assert not (tmp_path / "it" / "hospital").exists()
+
+
+def test_who_founds_too_early_is_told_who_has_asked_and_makes_nobodys_keys(tmp_path: Path) -> None:
+    folder = tmp_path / "it"
+
+    def ask(*keys: NewKeys) -> None:
+        for made in keys:
+            name = made.request.member.name
+            made.write(tmp_path / name)
+            founding.add(folder, [tmp_path / name / "request.toml"])
+
+    def refused() -> str:
+        said = fedrfq("committee", "init", folder, expect=2).stderr
+        assert [path.name for path in folder.iterdir()] == ["requests"]
+        return said
+
+    ask(NewKeys.new("ward-a"))
+    assert "and none would be in it; so far these have asked: clients ward-a; wait" in refused()
+    shutil.rmtree(folder)
+    ask(*(NewKeys.new(f"hospital-{k}", f"h:{7400 + k}") for k in range(2)))
+    assert "no client has asked to take part yet, only the servers hospital-0, hos" in refused()
+    ask(NewKeys.new("ward-b"))
+    assert "and 2 would be in it; so far these have asked: servers hospital-0, hosp" in refused()
+    ask(*(NewKeys.new(f"hospital-{k}", f"h:{7400 + k}") for k in range(2, 4)))
+    said = fedrfq("committee", "init", folder).stdout
+    assert "servers: hospital-0, hospital-1, hospital-2, hospital-3\nclients: ward-b\n" in said
 
 
 def test_a_request_is_read_back() -> None:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedrfq.data.contract import CONTRACT, Contract
+from fedrfq.data.contract import CONTRACT, Contract, listed
 from fedrfq.errors import UserError
 from fedrfq.federation.application import Task
 from fedrfq.federation.federation_file import Federation, Timings, experiment_digest
@@ -226,6 +226,7 @@ def init(
     clients' data.
     """
     asked = requests(folder)
+    _check_asked(asked, len(addresses), clients)
     asking_servers = sum(request.role == "server" for request in asked)
     asking_clients = sum(request.role == "client" for request in asked)
     # None leaves the number to the experiment.
@@ -246,6 +247,31 @@ def init(
     )
     found(folder, agreed, made)
     return agreed
+
+
+def _check_asked(asked: Sequence[Request], servers: int, clients: int | None) -> None:
+    """Refuse to found a federation while parties that were to ask have not.
+
+    `servers` and `clients` are how many are to be made here, whose secrets the founder would hold.
+    """
+    if not asked:
+        return
+    names = {
+        role: [request.member.name for request in asked if request.role == role] for role in ROLES
+    }
+    so_far = "; ".join(f"{role}s {listed(named)}" for role, named in names.items() if named)
+    if clients is None and not names["client"]:
+        raise UserError(
+            f"no client has asked to take part yet, only the {so_far}: wait until all have, or give"
+            " --clients to make keys of clients here"
+        )
+    total = len(names["server"]) + servers
+    if total in (0, 2, 3):
+        raise UserError(
+            f"a committee needs 1 server, or 4 and more, and {total or 'none'} would be in it; so"
+            f" far these have asked: {so_far}; wait until all have, or give --servers to make keys"
+            " of servers here"
+        )
 
 
 def add(folder: Path, files: Sequence[Path]) -> list[Request]:

@@ -115,11 +115,7 @@ def _look(path: Path) -> tuple[int, int] | None:
 
 def terms(federation: Federation) -> Iterator[str]:
     """Yield what a party agrees to, a line each; not the id, which must come from the others."""
-    for role in ROLES:
-        members = federation.members.items()
-        names = [member.name for party, member in members if federation.role(party) == role]
-        if names:
-            yield f"{role}s: {listed(names)}"
+    yield from members(federation)
     if federation.contract is not None:
         yield f"data contract: {federation.contract.about()}"
     yield f"detector: {federation.detector}, by version {federation.decisions} of the decisions"
@@ -128,6 +124,15 @@ def terms(federation: Federation) -> Iterator[str]:
         f"a round needs {timings.minimum} of the clients, and waits"
         f" {timings.deadline_ms / 1000:g} s for the others"
     )
+
+
+def members(federation: Federation) -> Iterator[str]:
+    """Yield the names of the members, a line for each role."""
+    for role in ROLES:
+        found = federation.members.items()
+        names = [member.name for party, member in found if federation.role(party) == role]
+        if names:
+            yield f"{role}s: {listed(names)}"
 
 
 def agree(identity: Identity, told: str, shared: Path) -> None:
