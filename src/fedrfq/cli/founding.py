@@ -77,6 +77,15 @@ Minimum = Annotated[
 Deadline = Annotated[
     float, typer.Option(min=0.001, help="Seconds that a round waits for missing clients.")
 ]
+Pause = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="SECONDS",
+        help="How long clients pause after each result, such as 86400 for a round a day. The "
+        "deadline counts from the end of the pause.",
+    ),
+]
 Timeout = Annotated[
     float, typer.Option(min=0.001, help="Seconds before a silent leader is replaced.")
 ]
@@ -118,6 +127,7 @@ def init(
     detector: Detector = None,
     minimum: Minimum = None,
     deadline: Deadline = 60,
+    pause: Pause = 0,
     timeout: Timeout = 2,
     days: Days = DEFAULT_DAYS,
     classes: ClassNames = "",
@@ -151,7 +161,7 @@ def init(
         servers = _DEFAULT_SERVERS
     timings = {
         "minimum": minimum,
-        "deadline_ms": round(deadline * _MS_PER_S),
+        "deadline_ms": round((pause + deadline) * _MS_PER_S),
         "view_ms": round(timeout * _MS_PER_S),
     }
     chosen = founding.detector_settings(experiment, sets or [], detector)
@@ -165,6 +175,7 @@ def init(
         days=days,
         couriers=couriers,
         choice=choice,
+        pause_s=pause,
     )
     console = Console()
     say(console, f"wrote {folder / 'federation.toml'}: {federation.about()}")

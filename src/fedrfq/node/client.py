@@ -11,6 +11,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +130,9 @@ class ClientProcess:
             assert public is not None
             return Leaver(~self._identity.party, public, self._driver.give)
         history = ClientHistory(self._identity.folder, self._federation.roster.run.hex())
-        learner = Learner(participant, history, self._driver.give)
+        learner = Learner(participant, history, self._driver.give, self._federation.pause_s)
         learner.on_round = self._completed
+        learner.on_pause = self._pausing
         return learner
 
     async def run(self, once: bool) -> ClientEnded:
@@ -236,6 +238,9 @@ class ClientProcess:
     def _completed(self, line: HistoryLine) -> None:
         self._tracker.completed(line)
         self._on_round(line, self._rounds)
+
+    def _pausing(self, until: datetime) -> None:
+        self._tracker.pauses_until = until
 
     def _compact(self) -> None:
         try:

@@ -25,7 +25,7 @@ from fedrfq.federation.members import Member, Members, endpoint
 from fedrfq.federation.signatures import Ed25519Signer
 from fedrfq.files import toml
 from fedrfq.learning.round_loop import committee_settings
-from fedrfq.node.membership import certificates, founding, identity
+from fedrfq.node.membership import certificates, founding, identity, joining
 from fedrfq.node.membership.founding import NewKeys
 from fedrfq.node.membership.request import Request
 from fedrfq.node.storage.party_folder import write
@@ -226,6 +226,19 @@ def test_who_founds_too_early_is_told_who_has_asked_and_makes_nobodys_keys(tmp_p
     ask(*(NewKeys.new(f"hospital-{k}", f"h:{7400 + k}") for k in range(2, 4)))
     said = fedrfq("committee", "init", folder).stdout
     assert "servers: hospital-0, hospital-1, hospital-2, hospital-3\nclients: ward-b\n" in said
+
+
+def test_a_pause_between_rounds_is_agreed_on(tmp_path: Path) -> None:
+    options = ("--servers", 1, "--clients", 1, "--pause", 86400, "--deadline", 90)
+    fedrfq("committee", "init", tmp_path / "it", *options)
+    found = identity.read_federation(tmp_path / "it" / "federation.toml")
+    assert (found.pause_s, found.timings.deadline_ms) == (86_400, 86_490_000)
+    said = "\n".join(joining.terms(found))
+    assert "waits 90 s for the others\nbetween two rounds clients pause for 1 day, 0:00:00" in said
+    # A file without one is as it was before there were pauses.
+    assert "pause" not in replace(found, pause_s=0).text
+    with pytest.raises(UserError, match="give a round a deadline after the pause"):
+        replace(found, pause_s=86_490)
 
 
 def test_a_request_is_read_back() -> None:

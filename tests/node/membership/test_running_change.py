@@ -102,6 +102,43 @@ def test_a_change_is_agreed_on_and_followed(tmp_path: Path) -> None:
     assert identity.load(servers[1]).signer.public == identity.read_federation(file).servers[1]
 
 
+def test_rounds_are_added_and_a_pause_agreed_on_while_it_runs(tmp_path: Path) -> None:
+    federation = founded(tmp_path, clients=1, rounds=8)
+    servers = [tmp_path / f"server-{k}" for k in range(4)]
+    client = tmp_path / "client-0"
+    file = tmp_path / "new.toml"
+
+    async def test() -> None:
+        running = [asyncio.create_task(serve(load(folder), ServerOptions())) for folder in servers]
+        await rounds([client], 2)
+        options = ("--rounds", 20, "--pause", 3600, "--out", file)
+        said = in_process("committee", "change", servers[0], *options).stdout
+        assert "rounds in all: 8 -> 20\n" in said
+        assert "pause between rounds: 0 s -> 3600 s\n" in said
+        assert "experiment" not in said
+        for folder in servers[:3]:
+            in_process("committee", "approve", folder, file)
+        await changed([client], servers)
+        (client / "past/1").mkdir(parents=True)
+        shutil.copy(file, client / "federation.toml")
+        for name in ("federation.toml", "last.bin"):
+            shutil.copy(servers[0] / "past/1" / name, client / "past/1")
+        left = epochs.rounds_left(load(client))
+        # More than there were; this client, which does not train, does not pause either.
+        assert 8 < left == 20 - epochs.rounds_before(servers[0])
+        await rounds([client], left)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(test(), 3 * PATIENCE_S))
+    after = load(servers[0]).federation
+    # Who is missing is waited for as long as before, once the pause is over.
+    assert after.timings.deadline_ms - federation.timings.deadline_ms == 3_600_000
+    left = epochs.rounds_left(load(servers[0]))
+    assert f"{left} of {left} " in in_process("verify", *servers).stdout
+
+
 def test_a_server_that_lost_its_machine_comes_back_with_new_keys(tmp_path: Path) -> None:
     """The steps of the operating manual. Its vote counts at once: another server is away then."""
     founded(tmp_path, clients=1, rounds=50)

@@ -154,7 +154,11 @@ def detector_settings(file: Path | None, sets: Sequence[str], chosen: str | None
 
 
 def federation(
-    purpose: FoundingPurpose, requests: Sequence[Request], timings: Timings, follows: str = ""
+    purpose: FoundingPurpose,
+    requests: Sequence[Request],
+    timings: Timings,
+    follows: str = "",
+    pause_s: int = 0,
 ) -> Federation:
     """Return the federation of these parties, each role in the order of names.
 
@@ -182,6 +186,7 @@ def federation(
         network,
         couriers,
         contract=purpose.contract,
+        pause_s=pause_s,
     )
     # Reading it back makes the checks that every party will make.
     return Federation.read(new.text, FEDERATION)
@@ -216,14 +221,15 @@ def init(
     days: int = certificates.DEFAULT_DAYS,
     couriers: int = 0,
     choice: ContractChoice | None = None,
+    pause_s: int = 0,
 ) -> Federation:
     """Found a federation in this folder, of the parties that asked and of parties made here.
 
     Made here are server-0, … at these addresses, and so many clients client-0, … and couriers
     courier-0, …. Without `clients`, as many clients are made as the experiment has, or none if
     clients have asked. `timings` are fields of `Timings`, or None for the default; a round needs
-    more than half of the clients unless they say otherwise. `choice` is what the founder says of
-    clients' data.
+    more than half of the clients unless they say otherwise; its deadline must come after the
+    pause. `choice` is what the founder says of clients' data.
     """
     asked = requests(folder)
     _check_asked(asked, len(addresses), clients)
@@ -244,6 +250,7 @@ def init(
         aim,
         [*asked, *(keys.request for keys in made)],
         Timings(**{"minimum": aim.task.clients // 2 + 1, **given}),
+        pause_s=pause_s,
     )
     found(folder, agreed, made)
     return agreed

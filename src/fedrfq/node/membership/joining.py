@@ -10,6 +10,7 @@ import stat
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 from fedrfq.data.contract import listed
@@ -120,10 +121,13 @@ def terms(federation: Federation) -> Iterator[str]:
         yield f"data contract: {federation.contract.about()}"
     yield f"detector: {federation.detector}, by version {federation.decisions} of the decisions"
     timings = federation.timings
+    pause_s = federation.pause_s
     yield (
         f"a round needs {timings.minimum} of the clients, and waits"
-        f" {timings.deadline_ms / 1000:g} s for the others"
+        f" {timings.deadline_ms / 1000 - pause_s:g} s for the others"
     )
+    if pause_s:
+        yield f"between two rounds clients pause for {timedelta(seconds=pause_s)}"
 
 
 def members(federation: Federation) -> Iterator[str]:
