@@ -60,6 +60,9 @@ def test_another_name_is_refused_with_the_nearest(tmp_path: Path) -> None:
     draw(tmp_path, "boot", "boot")
     with pytest.raises(UserError, match=r"class 'zbag' is none of .*did you mean bag\?"):
         load_agreed(str(tmp_path), CONTRACT)
+    draw(tmp_path, "coats", "coat")
+    with pytest.raises(UserError, match=r"2 things are wrong: .*'coats' is none .*'zbag' is none"):
+        load_agreed(str(tmp_path), CONTRACT)
 
 
 def test_a_name_in_another_case_is_refused_with_the_nearest(tmp_path: Path) -> None:

@@ -112,6 +112,20 @@ def test_labels_may_be_names(saved):
         ({"train_y": np.array([0, 1, 0, 3])}, "found 0, 1, 3; number the classes anew"),
         ({"train_y": np.eye(2)[[0, 1, 0, 1]]}, r"\(one-hot\); store train_y\.argmax\(1\)"),
         ({"train_y": np.array([0.0, 1, 0, 1])}, r"found float64; store train_y\.astype\(int\)"),
+        (
+            {"train_y": np.array([[0], [1], [0], [1]])},
+            r"found one of 4×1; store train_y\.ravel\(\)",
+        ),
+        (
+            {"train_y": np.array([["a"], ["b"], ["a"], ["b"]]), "test_y": np.array(["a", "b"])},
+            r"found one of 4×1; store train_y\.ravel\(\)",
+        ),
+        ({"train_y": np.array([[1], [1], [1], [1]])}, r"store train_y\.ravel\(\)"),
+        (
+            {"train_y": np.array([b"a", b"b", b"a", b"b"]), "test_y": np.array([b"a", b"b"])},
+            r"2 things.*store train_y\.astype\(str\) .*store test_y\.astype\(str\) if it is text",
+        ),
+        ({"train_y": np.array(["a", "b", 0, 1], object)}, r"store train_y\.astype\(str\)"),
         ({"train_y": np.array([0.5, 1, 0, 1])}, "one-dimensional array of integers"),
         ({"train_y": np.array(["a", "b", "a", "b"])}, "one-dimensional array of integers"),
         (
@@ -148,6 +162,28 @@ def test_labels_may_be_names(saved):
 def test_what_is_wrong_with_an_npz_is_said(saved, changes, reason):
     with pytest.raises(UserError, match=reason):
         load(saved(**changes))
+
+
+def test_faults_that_have_nothing_to_do_with_each_other_are_said_at_once(saved):
+    images = np.full((4, 3, 8, 6), 0.5)
+    images[2, 0, 0, 0] = np.nan
+    path = saved(
+        train_x=np.full((4, 3, 8, 6), 700.0),
+        train_y=np.eye(2)[[0, 1, 0, 1]],
+        test_y=np.array([[0], [1]]),
+        train_groups=np.zeros(4),
+        test_groups=np.arange(2),
+    )
+    with pytest.raises(UserError) as refused:
+        load(path)
+    said = str(refused.value)
+    for remedy in ("train_y.argmax(1)", "test_y.ravel()", "data.window=0:1023", "train_groups.as"):
+        assert remedy in said
+    assert said.startswith("4 things are wrong: (1) ")
+    with pytest.raises(UserError, match=r"in 1 of 4 samples, first in sample 2; .* 2 of 2 samples"):
+        load(saved(train_x=images, test_x=np.full((2, 3, 8, 6), np.inf)))
+    with pytest.raises(UserError, match="found no train_y and no test_x; add"):
+        load(saved(train_y=None, test_x=None))
 
 
 def test_where_one_may_not_look_there_is_nothing(monkeypatch):

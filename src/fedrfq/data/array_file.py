@@ -16,7 +16,7 @@ from fedrfq.data.content import Content, checked
 from fedrfq.data.image_form import AS_FOUND, MAX_BYTES, ImageForm, Unfit
 from fedrfq.data.label_table import integers, numbered, text
 from fedrfq.data.survey import Survey
-from fedrfq.errors import UserError
+from fedrfq.errors import UserError, all_of, each_of
 
 REQUIRED = ("train_x", "train_y", "test_x", "test_y")
 IMAGES = ("train_x", "test_x")
@@ -40,19 +40,24 @@ def read(
     missing = [name for name in REQUIRED if name not in arrays]
     if missing:
         raise UserError(
-            f"{path}: expected the arrays {', '.join(REQUIRED)}, found no {missing[0]}; add it"
+            f"{path}: expected the arrays {', '.join(REQUIRED)}, found no"
+            f" {' and no '.join(missing)}; add what is missing"
         )
     labels = {key: arrays[key] for key in ("train_y", "test_y")}
-    names, numbers = numbered(labels, _class_names(arrays, path) or classes, str(path), partial)
-    images = _images(arrays, form, path)
+    (names, numbers), images, *groups = all_of(
+        lambda: numbered(labels, _class_names(arrays, path) or classes, str(path), partial),
+        lambda: _images(arrays, form, path),
+        lambda: _groups(arrays, "train_groups", path),
+        lambda: _groups(arrays, "test_groups", path),
+    )
     content = Content(
         train_x=images["train_x"],
         train_y=numbers["train_y"],
         test_x=images["test_x"],
         test_y=numbers["test_y"],
         classes=names,
-        train_groups=_groups(arrays, "train_groups", path),
-        test_groups=_groups(arrays, "test_groups", path),
+        train_groups=groups[0],
+        test_groups=groups[1],
     )
     return checked(content, str(path), partial)
 
@@ -77,8 +82,7 @@ def survey(path: Path, form: ImageForm) -> Survey:
 def _layouts(arrays: dict[str, NDArray[Any]], path: Path) -> dict[str, NDArray[Any]]:
     """Return the images of the parts that are there as N×C×H×W, with a number for each pixel."""
     found = {key: channels_first(arrays[key], f"{path}: {key}") for key in IMAGES if key in arrays}
-    for key, images in found.items():
-        check_samples(images, f"{path}: {key}")
+    each_of(lambda key, images: check_samples(images, f"{path}: {key}"), found)
     return found
 
 

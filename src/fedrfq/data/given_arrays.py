@@ -21,7 +21,7 @@ from fedrfq.data.image_folder import TEST_SHARE
 from fedrfq.data.label_table import check_run
 from fedrfq.data.library import of_content
 from fedrfq.data.split import by_content
-from fedrfq.errors import UserError
+from fedrfq.errors import UserError, all_of
 
 Array = NDArray[Any]
 
@@ -41,9 +41,11 @@ def from_arrays(
         given_x.append(test[0])
         given_y.append(test[1])
         given_groups.append(groups[1])
-    images = images_of(given_x, name)
-    names, labels = _numbered(given_y, classes, name)
-    owners = _owners(given_groups, name)
+    images, (names, labels), owners = all_of(
+        lambda: images_of(given_x, name),
+        lambda: _numbered(given_y, classes, name),
+        lambda: _owners(given_groups, name),
+    )
     if test is None:
         _check_lengths(images[0], labels[0], owners[0], name)
         halves = by_content(images[0], labels[0], TEST_SHARE, name)
@@ -171,7 +173,7 @@ def _conversion(labels: Array) -> str:
         return "give y.ravel()"
     if labels.ndim == 2:
         return "if they are one-hot, give y.argmax(1)"
-    return "give y.astype(int)"
+    return "give y.astype(str)" if labels.dtype.kind == "S" else "give y.astype(int)"
 
 
 def _places(labels: Array, names: tuple[str, ...], name: str) -> NDArray[np.int64]:
