@@ -55,6 +55,11 @@ def test_one_class_is_enough(tmp_path: Path) -> None:
     assert set(load_agreed(str(tmp_path), CONTRACT).train_y.tolist()) == {2}
 
 
+def test_data_that_are_not_there_are_not_taken_for_a_datasets_name(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--data: expected the path of your samples, found"):
+        load_agreed(str(tmp_path / "scan"), CONTRACT)
+
+
 def test_another_name_is_refused_with_the_nearest(tmp_path: Path) -> None:
     draw(tmp_path, "zbag", "bag")
     draw(tmp_path, "boot", "boot")

@@ -1,5 +1,6 @@
 """The user's own data: .npz in every layout, folders of images."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -184,6 +185,15 @@ def test_faults_that_have_nothing_to_do_with_each_other_are_said_at_once(saved):
         load(saved(train_x=images, test_x=np.full((2, 3, 8, 6), np.inf)))
     with pytest.raises(UserError, match="found no train_y and no test_x; add"):
         load(saved(train_y=None, test_x=None))
+
+
+def test_a_pipe_in_place_of_a_table_of_labels_is_refused_in_words(tmp_path):
+    os.mkfifo(tmp_path / "labels.csv")
+    with pytest.raises(
+        UserError, match=r"labels\.csv: .*found: it is a pipe, socket or"
+    ) as refused:
+        load(str(tmp_path))
+    assert "Errno" not in str(refused.value)
 
 
 def test_where_one_may_not_look_there_is_nothing(monkeypatch):

@@ -277,6 +277,10 @@ def test_what_a_founder_may_say(tmp_path: Path) -> None:
         fedrfq("committee", "init", tmp_path / name, "--clients", 1, *settings, *options)
         return (tmp_path / name / "federation.toml").read_text()
 
+    nowhere = ("--like", tmp_path / "no-ward")
+    said = fedrfq("committee", "init", tmp_path / "no", *nowhere, expect=2).stderr
+    assert "expected the path of an example of clients' data, found nothing at" in said
+    assert "mnist5k" not in said
     like = init("like", "--like", example, "--window", "0:4095")
     assert 'classes = ["bag", "boot", "coat"]\nshape = "1x8x8"\nwindow = "0:4095"' in like
     assert "\nmean = 0.5\n" not in like

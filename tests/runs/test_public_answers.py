@@ -105,6 +105,11 @@ def test_without_what_was_learned_the_own_model_speaks_alone(
         (row,) = json.loads(done.stdout.splitlines()[-1])["predictions"]
         own = {"file", "class", "probability", "seen"}
         assert set(row) == own | {"nearest_prototype", "nearest_prototype_seen"}
+        # Among many columns the name of a file is not cut off.
+        cells = "".join(
+            line.partition("│")[2].partition("│")[0].strip() for line in done.stdout.splitlines()
+        )
+        assert str(pictures[0]) in cells
         errors = fedrfq("predict", run, 2, pictures[0], "--threshold", 0.5, expect=2).stderr
         assert "a threshold needs" in errors
     finally:

@@ -57,10 +57,12 @@ def doctor(
     if page is not None and not data:
         raise UserError("--page shows a client's data: give --data, too")
     from fedrfq.node.ops.doctor import FAILED, OK, WARNING, Finding, examine
+    from fedrfq.node.storage.party_folder import FEDERATION
 
     findings = list(examine(folder, patience_s=timeout))
     found = None
-    if data:
+    # Without a federation nobody knows what the data must be.
+    if data and (folder / FEDERATION).exists():
         try:
             found = _preview(folder, data)
             findings.append(Finding("data", OK, found.about))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -48,7 +50,7 @@ def values(file: Path | IO[bytes], limit: int, what: str) -> NDArray[Any]:
     if isinstance(file, Path):
         file = _read(file, what)
     try:
-        with Image.open(file, formats=("PNG", "JPEG", "TIFF")) as image:
+        with _without_warnings(), Image.open(file, formats=("PNG", "JPEG", "TIFF")) as image:
             # Only the header has been read so far; decoding is what takes memory.
             if image.width * image.height > limit:
                 raise UserError(
@@ -69,6 +71,14 @@ def values(file: Path | IO[bytes], limit: int, what: str) -> NDArray[Any]:
             f"{what}: expected a PNG, JPEG or TIFF image, found a damaged or other file ({error}); "
             "replace it"
         ) from error
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keep Pillow from printing lines of its own; what it cannot read it raises."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _read(path: Path, what: str) -> IO[bytes]:

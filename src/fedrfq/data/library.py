@@ -96,6 +96,10 @@ def at_path(name: str) -> Path | None:
 
 def load_agreed(name: str, contract: Contract, split: Split = by_content) -> Dataset:
     """Return a client's own samples at a path, with a federation's classes and form of images."""
+    if name != CONTRACT and at_path(name) is None:
+        raise UserError(
+            f"--data: expected the path of your samples, found nothing at {name!r:.200}; check it"
+        )
     path = _existing(name)
     if path.is_dir():
         # Names first: thousands of pictures may have to be read before a wrong one is found.

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedrfq.data import CONTRACT, DATASETS, Contract, ImageForm
 from fedrfq.data.archives import read_file
 from fedrfq.data.image_form import AS_FOUND
-from fedrfq.data.library import load
+from fedrfq.data.library import is_there, load
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 
@@ -58,6 +58,11 @@ class ContractChoice:
         return None
 
     def _like(self, example: str, form: ImageForm, has_noise: bool) -> Contract:
+        if not is_there(example):
+            raise UserError(
+                f"--like: expected the path of an example of clients' data, found nothing at"
+                f" {example!r:.200}; check the path"
+            )
         found = load(example, form)
         classes = self.classes or found.classes
         form = replace(form, shape=form.shape or found.shape)
