@@ -187,6 +187,21 @@ def test_faults_that_have_nothing_to_do_with_each_other_are_said_at_once(saved):
         load(saved(train_y=None, test_x=None))
 
 
+def test_a_file_without_a_test_part_is_refused_with_the_line_that_makes_one(saved):
+    rest = {"classes": np.array(["cat", "dog"]), "train_groups": np.arange(4)}
+    path = saved(test_x=None, test_y=None, **rest)
+    with pytest.raises(
+        UserError, match=r"found no test_x and no test_y; to test on every"
+    ) as refused:
+        load(path)
+    before = np.load(path)["train_x"]
+    exec(str(refused.value).partition("in Python: ")[2], {})
+    data = load(path)
+    assert (data.test_x == before[:1]).all()
+    assert (data.train_x == before[1:]).all()
+    assert (data.classes, data.train_groups.tolist()) == (("cat", "dog"), [1, 2, 3])
+
+
 def test_a_pipe_in_place_of_a_table_of_labels_is_refused_in_words(tmp_path):
     os.mkfifo(tmp_path / "labels.csv")
     with pytest.raises(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,13 @@ from fedrfq.errors import UserError, all_of, each_of
 
 REQUIRED = ("train_x", "train_y", "test_x", "test_y")
 IMAGES = ("train_x", "test_x")
+# Adds the arrays of a test part to a file that has none.
+_SPLIT = (
+    "import numpy as np; p = {!r}; z = dict(np.load(p));"
+    " t = np.arange(len(z['train_y'])) % 5 == 0; x = [k for k in z if k.startswith('train_')];"
+    " z |= {{'test_' + k[6:]: z[k][t] for k in x}}; z |= {{k: z[k][~t] for k in x}};"
+    " np.savez(p, **z)"
+)
 OPTIONAL = ("classes", "train_groups", "test_groups")
 
 
@@ -37,12 +44,7 @@ def read(
     if not path.is_file():
         raise UserError(f"{path}: expected an .npz file, found none; check the path")
     arrays = npz.read(path, REQUIRED + OPTIONAL)
-    missing = [name for name in REQUIRED if name not in arrays]
-    if missing:
-        raise UserError(
-            f"{path}: expected the arrays {', '.join(REQUIRED)}, found no"
-            f" {' and no '.join(missing)}; add what is missing"
-        )
+    _check_complete(arrays, path)
     labels = {key: arrays[key] for key in ("train_y", "test_y")}
     (names, numbers), images, *groups = all_of(
         lambda: numbered(labels, _class_names(arrays, path) or classes, str(path), partial),
@@ -60,6 +62,19 @@ def read(
         test_groups=groups[1],
     )
     return checked(content, str(path), partial)
+
+
+def _check_complete(arrays: Collection[str], path: Path) -> None:
+    missing = [name for name in REQUIRED if name not in arrays]
+    if not missing:
+        return
+    remedy = "add what is missing"
+    if all(name.startswith("test_") for name in missing):
+        remedy = f"to test on every fifth sample, run this in Python: {_SPLIT.format(str(path))}"
+    raise UserError(
+        f"{path}: expected the arrays {', '.join(REQUIRED)}, found no"
+        f" {' and no '.join(missing)}; {remedy}"
+    )
 
 
 def _images(
