@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from fedrfq.data import ImageForm, at_path, info, load
+from fedrfq.data.split import by_each_image
 from fedrfq.errors import UserError
 
 RANDOM = np.random.default_rng(5)
@@ -187,19 +188,38 @@ def test_faults_that_have_nothing_to_do_with_each_other_are_said_at_once(saved):
         load(saved(train_y=None, test_x=None))
 
 
-def test_a_file_without_a_test_part_is_refused_with_the_line_that_makes_one(saved):
-    rest = {"classes": np.array(["cat", "dog"]), "train_groups": np.arange(4)}
-    path = saved(test_x=None, test_y=None, **rest)
-    with pytest.raises(
-        UserError, match=r"found no test_x and no test_y; to test on every"
-    ) as refused:
-        load(path)
-    before = np.load(path)["train_x"]
-    exec(str(refused.value).partition("in Python: ")[2], {})
-    data = load(path)
-    assert (data.test_x == before[:1]).all()
-    assert (data.train_x == before[1:]).all()
-    assert (data.classes, data.train_groups.tolist()) == (("cat", "dog"), [1, 2, 3])
+def test_a_file_without_a_test_part_is_split_by_its_images(saved):
+    images = RANDOM.integers(0, 256, (10, 8, 6), dtype=np.uint8)
+    given = {
+        "train_x": images,
+        "train_y": np.arange(10) % 2,
+        "train_groups": np.arange(10),
+        "test_x": None,
+        "test_y": None,
+    }
+    data = load(saved(**given))
+    assert (len(data.train_x), np.bincount(data.test_y).tolist()) == (8, [1, 1])
+    found = np.concatenate([data.train_groups, data.test_groups])
+    assert sorted(found) == list(range(10))
+    assert (np.concatenate([data.train_x, data.test_x])[:, 0] == images[found]).all()
+    assert (np.concatenate([data.train_y, data.test_y]) == found % 2).all()
+    with pytest.raises(UserError, match="expected 10 entries in train_y"):
+        load(saved(**given | {"train_y": np.arange(8) % 2}))
+    with pytest.raises(UserError, match="or train_x and train_y alone, found no test_x; add"):
+        load(saved(**given | {"test_y": np.arange(2)}))
+
+
+def test_where_noise_hides_images_one_more_moves_no_other_to_the_test_part(saved):
+    images = RANDOM.integers(0, 256, (40, 8, 6), dtype=np.uint8)
+
+    def trained(count):
+        labels = np.arange(count) % 2
+        path = saved(train_x=images[:count], train_y=labels, test_x=None, test_y=None)
+        return {image.tobytes() for image in load(path, split=by_each_image).train_x}
+
+    for count in range(30, 40):
+        new = {images[count].tobytes()}
+        assert trained(count + 1) - new == trained(count) - new
 
 
 def test_a_pipe_in_place_of_a_table_of_labels_is_refused_in_words(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,14 @@ from fedrfq.data.class_names import MAX_CLASSES
 from fedrfq.data.content import Content, checked
 from fedrfq.data.image_form import AS_FOUND, MAX_BYTES, ImageForm, Unfit
 from fedrfq.data.label_table import integers, numbered, text
+from fedrfq.data.split import TEST_SHARE, Split, by_content
 from fedrfq.data.survey import Survey
 from fedrfq.errors import UserError, all_of, each_of
 
 REQUIRED = ("train_x", "train_y", "test_x", "test_y")
+TRAINING = ("train_x", "train_y")
 IMAGES = ("train_x", "test_x")
-# Adds the arrays of a test part to a file that has none.
-_SPLIT = (
-    "import numpy as np; p = {!r}; z = dict(np.load(p));"
-    " t = np.arange(len(z['train_y'])) % 5 == 0; x = [k for k in z if k.startswith('train_')];"
-    " z |= {{'test_' + k[6:]: z[k][t] for k in x}}; z |= {{k: z[k][~t] for k in x}};"
-    " np.savez(p, **z)"
-)
+LABELS: tuple[str, ...] = ("train_y", "test_y")
 OPTIONAL = ("classes", "train_groups", "test_groups")
 
 
@@ -35,45 +32,66 @@ def read(
     classes: tuple[str, ...] = (),
     form: ImageForm = AS_FOUND,
     partial: bool = False,
+    split: Split = by_content,
 ) -> Content:
     """Return the content of the .npz at `path`; `classes` names them where the file does not.
 
-    With `partial`, the file is of a client that may lack classes, and labels that are numbers may
+    Where it has no test part, `split` says which fifth of the samples is for testing. With
+    `partial`, the file is of a client that may lack classes, and labels that are numbers may
     leave some out.
     """
     if not path.is_file():
         raise UserError(f"{path}: expected an .npz file, found none; check the path")
     arrays = npz.read(path, REQUIRED + OPTIONAL)
     _check_complete(arrays, path)
-    labels = {key: arrays[key] for key in ("train_y", "test_y")}
+    labels = {key: arrays[key] for key in LABELS if key in arrays}
     (names, numbers), images, *groups = all_of(
         lambda: numbered(labels, _class_names(arrays, path) or classes, str(path), partial),
         lambda: _images(arrays, form, path),
         lambda: _groups(arrays, "train_groups", path),
         lambda: _groups(arrays, "test_groups", path),
     )
+    has_test = "test_x" in arrays
     content = Content(
         train_x=images["train_x"],
         train_y=numbers["train_y"],
-        test_x=images["test_x"],
-        test_y=numbers["test_y"],
+        test_x=images["test_x" if has_test else "train_x"],
+        test_y=numbers["test_y" if has_test else "train_y"],
         classes=names,
         train_groups=groups[0],
-        test_groups=groups[1],
+        test_groups=groups[1 if has_test else 0],
     )
-    return checked(content, str(path), partial)
+    content = checked(content, str(path), partial)
+    if has_test:
+        return content
+    return _halved(content, split, str(path))
 
 
 def _check_complete(arrays: Collection[str], path: Path) -> None:
-    missing = [name for name in REQUIRED if name not in arrays]
-    if not missing:
-        return
-    remedy = "add what is missing"
-    if all(name.startswith("test_") for name in missing):
-        remedy = f"to test on every fifth sample, run this in Python: {_SPLIT.format(str(path))}"
-    raise UserError(
-        f"{path}: expected the arrays {', '.join(REQUIRED)}, found no"
-        f" {' and no '.join(missing)}; {remedy}"
+    """Refuse a file that lacks an array, but for all of the test part."""
+    needed: tuple[str, ...] = REQUIRED
+    if not any(name.startswith("test_") for name in arrays):
+        needed = TRAINING
+    missing = [name for name in needed if name not in arrays]
+    if missing:
+        raise UserError(
+            f"{path}: expected the arrays {', '.join(REQUIRED)}, or {' and '.join(TRAINING)} alone,"
+            f" found no {' and no '.join(missing)}; add what is missing"
+        )
+
+
+def _halved(content: Content, split: Split, what: str) -> Content:
+    """Return the training samples in two parts, the second of which is tested on."""
+    train, test = split(content.train_x, content.train_y, TEST_SHARE, what)
+    owners = content.train_groups
+    return replace(
+        content,
+        train_x=content.train_x[train],
+        train_y=content.train_y[train],
+        test_x=content.train_x[test],
+        test_y=content.train_y[test],
+        train_groups=None if owners is None else owners[train],
+        test_groups=None if owners is None else owners[test],
     )
 
 

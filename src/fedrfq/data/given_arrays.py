@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from fedrfq.data.array_file import check_samples
 from fedrfq.data.content import Content, checked
 from fedrfq.data.dataset import Dataset
-from fedrfq.data.image_folder import TEST_SHARE
 from fedrfq.data.label_table import check_run
 from fedrfq.data.library import of_content
-from fedrfq.data.split import by_content
+from fedrfq.data.split import TEST_SHARE, by_content
 from fedrfq.errors import UserError, all_of
 
 Array = NDArray[Any]

@@ -11,14 +11,13 @@ from fedrfq.data import label_csv
 from fedrfq.data.content import Content, checked
 from fedrfq.data.image_decoding import pixels, values
 from fedrfq.data.image_form import AS_FOUND, MAX_BYTES, MAX_PIXELS, ImageForm, Unfit, is_grey
-from fedrfq.data.split import Split, by_content
+from fedrfq.data.split import TEST_SHARE, Split, by_content
 from fedrfq.data.survey import Survey
 from fedrfq.errors import UserError
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff"}
 # Pictures that are not read. Other files, such as notes, are nobody's samples.
 _OTHER_PICTURES = {".bmp", ".dcm", ".dicom", ".gif", ".heic", ".jp2", ".nii", ".npy", ".webp"}
-TEST_SHARE = 0.2
 # The class and the path of each image.
 _Labelled = list[tuple[str, Path]]
 

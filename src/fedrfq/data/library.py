@@ -146,7 +146,7 @@ def _own(name_or_path: str, form: ImageForm, partial: bool, split: Split) -> Dat
 def _content(path: Path, form: ImageForm, partial: bool, split: Split) -> Content:
     if path.is_dir():
         return image_folder.read(path, form, partial, split)
-    return array_file.read(path, form=form, partial=partial)
+    return array_file.read(path, form=form, partial=partial, split=split)
 
 
 def survey(name: str, form: ImageForm) -> Survey:

@@ -6,13 +6,22 @@ import asyncio
 import shutil
 import subprocess
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from fedrfq.federation.federation_file import experiment_digest
+from fedrfq.files import toml
 from fedrfq.node.membership import epochs, identity
+from fedrfq.node.membership.change import changed as change
+from fedrfq.node.membership.change import differences
 from fedrfq.node.membership.identity import load
 from fedrfq.node.server import ServerOptions, serve
 from support.command import fedrfq as in_process
 from support.federations import PATIENCE_S, Uploader, founded, process, until, without_torch
+from support.parties import agreed, keys
 
 
 def fedrfq(*arguments: object) -> str:
@@ -137,6 +146,21 @@ def test_rounds_are_added_and_a_pause_agreed_on_while_it_runs(tmp_path: Path) ->
     assert after.timings.deadline_ms - federation.timings.deadline_ms == 3_600_000
     left = epochs.rounds_left(load(servers[0]))
     assert f"{left} of {left} " in in_process("verify", *servers).stdout
+
+
+@pytest.mark.parametrize("noise", [{"privacy": {"noise": 1.5}}, {"train": {"dp_noise": 2.0}}, {}])
+def test_more_rounds_are_said_to_cost_where_there_is_noise(noise: dict[str, Any]) -> None:
+    federation = agreed(keys())
+    assert federation.network is not None
+    text = toml.dump({"rounds": 8, **noise})
+    with_noise = replace(
+        federation,
+        experiment=experiment_digest(toml.strict(text)),
+        network=replace(federation.network, experiment=text),
+    )
+    (said,) = differences(with_noise, change(with_noise, rounds=20))
+    assert said.partition(", ")[0] == "rounds in all: 8 -> 20"
+    assert ("may cost clients ε" in said) == bool(noise)
 
 
 def test_a_server_that_lost_its_machine_comes_back_with_new_keys(tmp_path: Path) -> None:

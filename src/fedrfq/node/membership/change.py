@@ -191,7 +191,9 @@ def _experiment_differences(old: Federation, new: Federation) -> list[str]:
     assert new.network is not None
     before, after = (toml.strict(each.network.experiment) for each in (old, new))  # type: ignore[union-attr]
     if {**before, "rounds": after["rounds"]} == after:
-        return [f"rounds in all: {before['rounds']} -> {after['rounds']}"]
+        noise = after.get("privacy", {}).get("noise") or after.get("train", {}).get("dp_noise")
+        cost = ", and with noise every round more may cost clients ε" if noise else ""
+        return [f"rounds in all: {before['rounds']} -> {after['rounds']}{cost}"]
     return ["experiment: replaced by another one"]
 
 
