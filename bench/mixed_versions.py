@@ -112,7 +112,11 @@ def scenario(founder: Path, few: Path, folder: Path, detector: str) -> dict[str,
     return {
         "rounds": rounds,
         "errors": {name: text for name, text in ended.items() if text},
-        "verify": _last_line(verified.stdout) + _last_line(verified.stderr),
+        "verify": [
+            line.replace(f"{folder}/", "")
+            for text in (verified.stdout, verified.stderr)
+            for line in _last_line(text)
+        ],
         "verify exit code": verified.returncode,
     }
 

@@ -28,6 +28,7 @@ from support.networks import WEATHER, networks
 from support.worked_page import HOSPITALS, WorkedPage, make_scans, play
 
 CLASSES = ("fracture", "healthy", "pneumonia")
+STAGES = ("first round", "changed", "joined", "upgraded", "restored")
 
 
 def timed(page: WorkedPage, last: str) -> dict[str, Any]:
@@ -96,16 +97,12 @@ def main() -> None:
     """Run the page at one of the places."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--where", choices=PLACES, default="users")
-    parser.add_argument(
-        "--last", choices=("first round", "changed", "joined"), default="joined", help="stage"
-    )
+    parser.add_argument("--last", choices=STAGES, default="joined", help="stage")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fedrfq-page-"))
     try:
-        for shared in (folder, folder / "consortium"):
-            shared.mkdir(exist_ok=True)
-            shared.chmod(0o1777)
+        folder.chmod(0o1777)
         dataset = load("mnist5k")
         for number, hospital in enumerate("abcde"):
             make_scans(folder / f"scans-{hospital}", dataset, number, CLASSES)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
+from typing import Any, TypeVar
 
+_T = TypeVar("_T")
+_V = TypeVar("_V")
 # Below this similarity a suggestion is more likely to mislead than to help.
 _MIN_SIMILARITY = 0.6
 
@@ -15,6 +19,41 @@ class UserError(Exception):
     The command line prints the message on one line and exits with code 2. A message says what was
     found, what was expected, and what to do about it.
     """
+
+
+class _Several(UserError):
+    """Faults that have nothing to do with each other."""
+
+    def __init__(self, faults: Sequence[UserError]) -> None:
+        listed = "; ".join(f"({number}) {fault}" for number, fault in enumerate(faults, 1))
+        super().__init__(f"{len(faults)} things are wrong: {listed}")
+        self.faults = faults
+
+
+def all_of(*steps: Callable[[], Any]) -> list[Any]:
+    """Return what each step returns; if some fail, raise one UserError that says all there is.
+
+    So a user mends faults that have nothing to do with each other in one go.
+    """
+    found = []
+    faults: list[UserError] = []
+    for step in steps:
+        try:
+            found.append(step())
+        except _Several as several:
+            faults += several.faults
+        except UserError as error:
+            faults.append(error)
+    if len(faults) > 1:
+        raise _Several(faults) from faults[0]
+    if faults:
+        raise faults[0]
+    return found
+
+
+def each_of(step: Callable[[str, _V], _T], items: Mapping[str, _V]) -> dict[str, _T]:
+    """Return what a step returns for each item's name and value; faults are said as by `all_of`."""
+    return dict(zip(items, all_of(*(partial(step, *item) for item in items.items())), strict=True))
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

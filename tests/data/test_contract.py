@@ -55,10 +55,18 @@ def test_one_class_is_enough(tmp_path: Path) -> None:
     assert set(load_agreed(str(tmp_path), CONTRACT).train_y.tolist()) == {2}
 
 
+def test_data_that_are_not_there_are_not_taken_for_a_datasets_name(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--data: expected the path of your samples, found"):
+        load_agreed(str(tmp_path / "scan"), CONTRACT)
+
+
 def test_another_name_is_refused_with_the_nearest(tmp_path: Path) -> None:
     draw(tmp_path, "zbag", "bag")
     draw(tmp_path, "boot", "boot")
     with pytest.raises(UserError, match=r"class 'zbag' is none of .*did you mean bag\?"):
+        load_agreed(str(tmp_path), CONTRACT)
+    draw(tmp_path, "coats", "coat")
+    with pytest.raises(UserError, match=r"2 things are wrong: .*'coats' is none .*'zbag' is none"):
         load_agreed(str(tmp_path), CONTRACT)
 
 
@@ -90,7 +98,9 @@ def test_values_of_which_the_window_leaves_nothing_are_refused(tmp_path: Path) -
 
 def test_another_size_is_refused_or_resized_as_agreed(tmp_path: Path) -> None:
     draw(tmp_path, "bag", "bag", size=6)
-    with pytest.raises(UserError, match=r"found 6×6.*committee init … --shape 1x4x4 --resize"):
+    with pytest.raises(
+        UserError, match=r"found 3 of 6×6 .*committee init … --shape 1x4x4 --resize"
+    ):
         load_agreed(str(tmp_path), CONTRACT)
     resizing = Contract.of(NAMES, ImageForm.of("1x4x4", resize=True))
     assert load_agreed(str(tmp_path), resizing).shape == (1, 4, 4)

@@ -87,6 +87,25 @@ def test_a_tiff_of_16_bits_goes_through_the_window(tmp_path: Path, compression: 
         pixels(path, 100, "a")
 
 
+def test_pillow_prints_nothing_of_its_own(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """A TIFF with two values where there should be one."""
+    path = tmp_path / "odd.tif"
+    Image.new("L", (4, 4), 7).save(path)
+    data = bytearray(path.read_bytes())
+    (first,) = struct.unpack_from("<I", data, 4)
+    (entries,) = struct.unpack_from("<H", data, first)
+    for place in range(first + 2, first + 2 + 12 * entries, 12):
+        tag, kind = struct.unpack_from("<HH", data, place)
+        if tag == 259:
+            struct.pack_into("<HHIHH", data, place, tag, kind, 2, 1, 1)
+    path.write_bytes(data)
+    with pytest.warns(UserWarning, match="too many entries"), Image.open(path):
+        pass
+    recwarn.clear()
+    assert (pixels(path, 100, "odd") == 7).all()
+    assert not recwarn
+
+
 def test_what_a_tiff_may_be_and_a_picture_is_not(tmp_path: Path) -> None:
     page = Image.fromarray(DEEP)
     page.save(tmp_path / "pages.tif", save_all=True, append_images=[page])

@@ -61,7 +61,9 @@ def test_floats_and_negative_values_of_scanners(tmp_path: Path) -> None:
     assert data.origin == ""
     images[0, 0, 0, 0] = np.nan
     np.savez(tmp_path / "ct.npz", train_x=images, test_x=images, **labels)
-    with pytest.raises(UserError, match="found NaN or infinity"):
+    with pytest.raises(
+        UserError, match="infinite or too large in 1 of 2 samples, first in sample 0"
+    ):
         load(str(tmp_path / "ct.npz"), ImageForm.of(window="-1000:400"))
 
 
@@ -80,7 +82,7 @@ def test_the_usual_windows() -> None:
 def test_one_colour_picture_among_grey_ones_changes_nothing_silently(tmp_path: Path) -> None:
     red = Image.new("RGB", (4, 2), (255, 0, 0))
     path = folder(tmp_path, grey(), grey(), red)
-    with pytest.raises(UserError, match=r"2\.png: expected a grey.*--set data\.recolour=true"):
+    with pytest.raises(UserError, match=r"4 grey, 2 colour \(cat/2\.png\); .*recolour=true$"):
         load(path)
     data = load(path, ImageForm.of("1x2x4", recolour=True))
     assert data.shape == (1, 2, 4)
@@ -99,13 +101,16 @@ def test_grey_pictures_in_colour_files_are_grey_even_where_they_come_first(tmp_p
     assert set(np.unique(data.train_x).tolist()) <= {7, 9, 200}
 
 
-def test_what_test_pictures_are_follows_from_the_training_pictures(tmp_path: Path) -> None:
+def test_test_pictures_must_be_like_the_training_pictures(tmp_path: Path) -> None:
     for part in ("train", "test"):
         (tmp_path / part).mkdir()
     folder(tmp_path / "train", Image.new("RGB", (4, 2), (9, 9, 9)))
     folder(tmp_path / "test", grey())
-    refused = r"test/cat/0\.png: expected a colour picture, found a grey"
-    with pytest.raises(UserError, match=refused):
+    data = load(str(tmp_path))
+    assert (data.train_x.shape, data.test_x.shape) == ((2, 1, 2, 4), (2, 1, 2, 4))
+    for name in ("cat", "dog"):
+        grey(size=(5, 2)).save(tmp_path / "test" / name / "0.png")
+    with pytest.raises(UserError, match=r"2 of 4×2, 2 of 5×2 \(test/cat/0\.png\) pixels"):
         load(str(tmp_path))
 
 
@@ -114,14 +119,59 @@ def test_colour_files_of_grey_pictures_alone_stay_as_they_are(tmp_path: Path) ->
     assert load(folder(tmp_path, *colour)).shape == (3, 2, 4)
 
 
-def test_of_two_pictures_that_differ_the_first_is_named_too(tmp_path: Path) -> None:
-    red = Image.new("RGB", (4, 2), (255, 0, 0))
+def test_what_most_pictures_are_is_proposed_not_what_the_first_is(tmp_path: Path) -> None:
+    red = Image.new("RGB", (5, 2), (255, 0, 0))
     path = folder(tmp_path, red, grey(), grey())
-    first = r"cat/1\.png: expected a colour picture like the first, .*cat/0\.png, found a grey"
-    with pytest.raises(UserError, match=f"{first} one; convert one of them"):
+    with pytest.raises(UserError) as refused:
         load(path)
-    with pytest.raises(UserError, match=r"cat/0\.png: expected a grey picture, found a colour"):
-        load(path, ImageForm.of("1x2x4"))
+    assert str(refused.value) == (
+        f"{path}: expected pictures that are alike, found 4 grey, 2 colour (cat/0.png); 4 of 4×2, 2"
+        " of 5×2 (cat/0.png) pixels, width × height; convert those that differ, or give --set"
+        " data.shape=1x2x4 --set data.recolour=true --set data.resize=true"
+    )
+    with pytest.raises(UserError, match="expected pictures in grey of 5×2 pixels, found 4 grey"):
+        load(path, ImageForm.of("1x2x5"))
+    proposed = ImageForm.of("1x2x4", recolour=True, resize=True)
+    assert load(path, proposed).shape == (1, 2, 4)
+
+
+def test_a_grey_picture_in_a_colour_file_counts_as_what_is_expected(tmp_path: Path) -> None:
+    red, same = (Image.new("RGB", (4, 2), colour) for colour in [(255, 0, 0), (9, 9, 9)])
+    path = folder(tmp_path, red, same, grey())
+    with pytest.raises(UserError, match=r"found 4 grey, 2 colour \(cat/0\.png\)"):
+        load(path)
+    with pytest.raises(UserError, match=r"found 4 colour, 2 grey \(cat/2\.png\)"):
+        load(path, ImageForm.of("3x2x4"))
+
+
+def test_of_many_sizes_some_are_listed(tmp_path: Path) -> None:
+    path = folder(tmp_path, *(grey(size=(4 + k, 2)) for k in range(6)))
+    with pytest.raises(
+        UserError, match=r"2 of 7×2 \(cat/3\.png\), 2 others pixels, width × height"
+    ):
+        load(path)
+
+
+def test_the_window_that_is_proposed_is_that_of_all_pictures(tmp_path: Path) -> None:
+    """The brightest pixel of the first picture says little of the others."""
+    path = folder(tmp_path, deep(0, 897), deep(0, 4000), grey(size=(2, 1)))
+    with pytest.raises(UserError, match=r"uint16 from 0 to 4000.*--set data\.window=0:4095$"):
+        load(path)
+    images = {"train_x": np.full((2, 2, 2), 897.0), "test_x": np.full((2, 2, 2), 4000.0)}
+    labels = {"train_y": np.array([0, 1]), "test_y": np.array([0, 1])}
+    np.savez(tmp_path / "own.npz", **images, **labels)
+    with pytest.raises(UserError, match=r"float64 from 897 to 4000.*--set data\.window=0:4095$"):
+        load(str(tmp_path / "own.npz"))
+
+
+def test_all_that_differs_is_said_at_once(tmp_path: Path) -> None:
+    path = folder(tmp_path, deep(0, 4000), grey(size=(3, 1)), grey(size=(3, 1)))
+    with pytest.raises(UserError) as refused:
+        load(path)
+    said = str(refused.value)
+    proposed = said.partition("or give ")[2].split()[1::2]
+    chosen = experiment.load(sets=[f"data.name={path}", *proposed])
+    assert chosen.data.load().shape == (1, 1, 3)
 
 
 def test_a_picture_that_shines_through_is_refused(tmp_path: Path) -> None:
@@ -173,7 +223,7 @@ def test_an_npz_is_fitted_too(tmp_path: Path) -> None:
     labels = {f"{part}_y": np.array([0, 1]) for part in ("train", "test")}
     np.savez(tmp_path / "own.npz", **arrays, **labels)
     path = str(tmp_path / "own.npz")
-    with pytest.raises(UserError, match=r"train_x: expected 2×2 pixels.*found 4×4"):
+    with pytest.raises(UserError, match=r"colour of 2×2 pixels, found 4 of 4×4 \(train_x\[0\]\)"):
         load(path, ImageForm.of("3x2x2"))
     assert load(path, ImageForm.of("3x2x2", resize=True)).shape == (3, 2, 2)
 

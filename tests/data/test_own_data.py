@@ -1,5 +1,6 @@
 """The user's own data: .npz in every layout, folders of images."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from PIL import Image
 
 from fedrfq.data import ImageForm, at_path, info, load
+from fedrfq.data.split import by_each_image
 from fedrfq.errors import UserError
 
 RANDOM = np.random.default_rng(5)
@@ -112,6 +114,20 @@ def test_labels_may_be_names(saved):
         ({"train_y": np.array([0, 1, 0, 3])}, "found 0, 1, 3; number the classes anew"),
         ({"train_y": np.eye(2)[[0, 1, 0, 1]]}, r"\(one-hot\); store train_y\.argmax\(1\)"),
         ({"train_y": np.array([0.0, 1, 0, 1])}, r"found float64; store train_y\.astype\(int\)"),
+        (
+            {"train_y": np.array([[0], [1], [0], [1]])},
+            r"found one of 4×1; store train_y\.ravel\(\)",
+        ),
+        (
+            {"train_y": np.array([["a"], ["b"], ["a"], ["b"]]), "test_y": np.array(["a", "b"])},
+            r"found one of 4×1; store train_y\.ravel\(\)",
+        ),
+        ({"train_y": np.array([[1], [1], [1], [1]])}, r"store train_y\.ravel\(\)"),
+        (
+            {"train_y": np.array([b"a", b"b", b"a", b"b"]), "test_y": np.array([b"a", b"b"])},
+            r"2 things.*store train_y\.astype\(str\) .*store test_y\.astype\(str\) if it is text",
+        ),
+        ({"train_y": np.array(["a", "b", 0, 1], object)}, r"store train_y\.astype\(str\)"),
         ({"train_y": np.array([0.5, 1, 0, 1])}, "one-dimensional array of integers"),
         ({"train_y": np.array(["a", "b", "a", "b"])}, "one-dimensional array of integers"),
         (
@@ -122,7 +138,7 @@ def test_labels_may_be_names(saved):
             },
             "labels that are in `classes`, found 'z'",
         ),
-        ({"train_x": np.full((4, 3, 8, 6), np.nan)}, "found NaN or infinity"),
+        ({"train_x": np.full((4, 3, 8, 6), np.nan)}, "NaN, infinite or too large in 4 of 4"),
         ({"train_y": np.array([0, -1, 0, 1])}, "none left out, found -1, 0, 1; number the classes"),
         (
             {"test_y": np.array([0, 2]), "classes": np.array(["a", "b"])},
@@ -148,6 +164,71 @@ def test_labels_may_be_names(saved):
 def test_what_is_wrong_with_an_npz_is_said(saved, changes, reason):
     with pytest.raises(UserError, match=reason):
         load(saved(**changes))
+
+
+def test_faults_that_have_nothing_to_do_with_each_other_are_said_at_once(saved):
+    images = np.full((4, 3, 8, 6), 0.5)
+    images[2, 0, 0, 0] = np.nan
+    path = saved(
+        train_x=np.full((4, 3, 8, 6), 700.0),
+        train_y=np.eye(2)[[0, 1, 0, 1]],
+        test_y=np.array([[0], [1]]),
+        train_groups=np.zeros(4),
+        test_groups=np.arange(2),
+    )
+    with pytest.raises(UserError) as refused:
+        load(path)
+    said = str(refused.value)
+    for remedy in ("train_y.argmax(1)", "test_y.ravel()", "data.window=0:1023", "train_groups.as"):
+        assert remedy in said
+    assert said.startswith("4 things are wrong: (1) ")
+    with pytest.raises(UserError, match=r"in 1 of 4 samples, first in sample 2; .* 2 of 2 samples"):
+        load(saved(train_x=images, test_x=np.full((2, 3, 8, 6), np.inf)))
+    with pytest.raises(UserError, match="found no train_y and no test_x; add"):
+        load(saved(train_y=None, test_x=None))
+
+
+def test_a_file_without_a_test_part_is_split_by_its_images(saved):
+    images = RANDOM.integers(0, 256, (10, 8, 6), dtype=np.uint8)
+    given = {
+        "train_x": images,
+        "train_y": np.arange(10) % 2,
+        "train_groups": np.arange(10),
+        "test_x": None,
+        "test_y": None,
+    }
+    data = load(saved(**given))
+    assert (len(data.train_x), np.bincount(data.test_y).tolist()) == (8, [1, 1])
+    found = np.concatenate([data.train_groups, data.test_groups])
+    assert sorted(found) == list(range(10))
+    assert (np.concatenate([data.train_x, data.test_x])[:, 0] == images[found]).all()
+    assert (np.concatenate([data.train_y, data.test_y]) == found % 2).all()
+    with pytest.raises(UserError, match="expected 10 entries in train_y"):
+        load(saved(**given | {"train_y": np.arange(8) % 2}))
+    with pytest.raises(UserError, match="or train_x and train_y alone, found no test_x; add"):
+        load(saved(**given | {"test_y": np.arange(2)}))
+
+
+def test_where_noise_hides_images_one_more_moves_no_other_to_the_test_part(saved):
+    images = RANDOM.integers(0, 256, (40, 8, 6), dtype=np.uint8)
+
+    def trained(count):
+        labels = np.arange(count) % 2
+        path = saved(train_x=images[:count], train_y=labels, test_x=None, test_y=None)
+        return {image.tobytes() for image in load(path, split=by_each_image).train_x}
+
+    for count in range(30, 40):
+        new = {images[count].tobytes()}
+        assert trained(count + 1) - new == trained(count) - new
+
+
+def test_a_pipe_in_place_of_a_table_of_labels_is_refused_in_words(tmp_path):
+    os.mkfifo(tmp_path / "labels.csv")
+    with pytest.raises(
+        UserError, match=r"labels\.csv: .*found: it is a pipe, socket or"
+    ) as refused:
+        load(str(tmp_path))
+    assert "Errno" not in str(refused.value)
 
 
 def test_where_one_may_not_look_there_is_nothing(monkeypatch):
@@ -205,7 +286,7 @@ def test_grey_and_colour_are_mixed_only_if_one_says_so_and_jpg_is_read(tmp_path)
     draw(tmp_path / "dog" / "0.jpg")
     draw(tmp_path / "dog" / "1.JPEG", mode="RGB")
     (tmp_path / "dog" / "notes.txt").write_text("not an image")
-    with pytest.raises(UserError, match=r"cat.1\.png: .*grey.*colour one.*data\.recolour=true"):
+    with pytest.raises(UserError, match=r"2 grey, 2 colour \(cat.1\.png\).*data\.recolour=true"):
         load(str(tmp_path))
     assert load(str(tmp_path), ImageForm.of("3x8x6", recolour=True)).shape == (3, 8, 6)
 
@@ -214,7 +295,7 @@ def test_an_image_of_another_size_is_named(tmp_path):
     for number in range(3):
         draw(tmp_path / "cat" / f"{number}.png")
         draw(tmp_path / "dog" / f"{number}.png", size=(7, 8) if number == 1 else (6, 8))
-    with pytest.raises(UserError, match=r"dog.1\.png: expected 6×8 .*found 7×8.*data\.resize=true"):
+    with pytest.raises(UserError, match=r"5 of 6×8, 1 of 7×8 \(dog.1\.png\).*data\.resize=true"):
         load(str(tmp_path))
     assert load(str(tmp_path), ImageForm.of("1x8x6", resize=True)).shape == (1, 8, 6)
 

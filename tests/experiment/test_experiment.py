@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -568,3 +570,22 @@ def test_own_data_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.Mon
     found = from_table({"data": {"name": "mine.npz"}})
     assert found.data.name == str(tmp_path / "mine.npz")
     assert found.name == "mine-fedrfq"
+
+
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.toml"
+    os.mkfifo(path)
+    with pytest.raises(UserError, match="it is a pipe, and nobody writes to it"):
+        load(path)
+    # Of another program's output, as a shell gives it.
+    reads, writes = os.pipe()
+
+    def write() -> None:
+        os.write(writes, b"rounds = 7\n")
+        os.close(writes)
+
+    writing = Thread(target=write)
+    writing.start()
+    assert load(Path(f"/dev/fd/{reads}")).rounds == 7
+    writing.join()
+    os.close(reads)

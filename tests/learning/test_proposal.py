@@ -87,6 +87,16 @@ def test_what_is_proposed(
     deal(experiment.load(sets=[*sets, *found]), dataset)
 
 
+@pytest.mark.parametrize(("kind", "asked"), [("classes", 40), ("iid", 17), ("dirichlet", 23)])
+def test_one_client_more_than_is_proposed_has_nothing_to_train_on(kind: str, asked: int) -> None:
+    dataset = samples([100] * 3, [40] * 3)
+    found = proposed([f"partition.name={kind}", f"clients={asked}"], dataset)
+    (clients,) = (int(each.removeprefix("clients=")) for each in found if "clients=" in each)
+    assert 2 < clients < asked
+    again = proposed([f"partition.name={kind}", f"clients={clients + 1}"], dataset)
+    assert f"clients={clients}" in again
+
+
 def test_a_class_without_samples_is_named() -> None:
     with pytest.raises(UserError, match=r"class 'class 1' of own has no test samples; add some"):
         deal(experiment.load(sets=["partition.ways=2"]), samples([300, 300], [40, 0]))

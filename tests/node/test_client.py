@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -610,14 +612,14 @@ class Pretender:
 NOTHING = Globals.none(2, 3)
 
 
-def learning(tmp_path: Path) -> SimpleNamespace:
+def learning(tmp_path: Path, pause_s: int = 0) -> SimpleNamespace:
     given: list[Submit] = []
     pretender = Pretender()
     history = ClientHistory(tmp_path, "aa")
     return SimpleNamespace(
         given=given,
         pretender=pretender,
-        learner=Learner(cast(Participant, pretender), history, given.append),
+        learner=Learner(cast(Participant, pretender), history, given.append, pause_s),
     )
 
 
@@ -691,6 +693,88 @@ def test_each_round_says_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[st
         90.0,
         "kept",
     )
+
+
+# The pause between rounds
+
+PAUSE_S = 2
+# What two clocks of one machine may differ by.
+SLACK = timedelta(seconds=0.1)
+
+
+def times(folder: Path) -> list[datetime]:
+    """Return when a client heard the results, one for each round."""
+    return [datetime.fromisoformat(line["at"]) for line in lines(folder)]
+
+
+def test_clients_pause_between_rounds_also_when_they_are_started_again(tmp_path: Path) -> None:
+    folder = tmp_path / "f"
+    waits = WAITS | {"minimum": 2, "deadline_ms": 1000 * (PAUSE_S + 60)}
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    founding.init(folder, [address], 2, waits, sets=[*SETS, "rounds=3"], pause_s=PAUSE_S)
+    assert "pause_s = 2\n" in (folder / "federation.toml").read_text()
+
+    async def first_after_start() -> ClientEnded:
+        await process(folder / "client-0").run(once=True)
+        running = process(folder / "client-0")
+        going_on = asyncio.create_task(running.run(once=False))
+        await until(lambda: running._tracker.phase().startswith("pausing until 2"))
+        return await going_on
+
+    async def work() -> None:
+        await asyncio.gather(first_after_start(), attended(folder / "client-1"))
+
+    together(folder, work)
+    for client in range(2):
+        found = times(folder / f"client-{client}")
+        gaps = [after - before for before, after in pairwise(found)]
+        assert len(gaps) == 2
+        assert min(gaps) > timedelta(seconds=PAUSE_S) - SLACK
+
+
+def test_who_was_away_when_a_result_came_does_not_pause(tmp_path: Path) -> None:
+    """It does not know since when the others do, and might miss the round after."""
+    paused: list[datetime] = []
+
+    async def main() -> None:
+        it = learning(tmp_path, pause_s=3600)
+        it.pretender.may_end.set()
+        it.learner.on_pause = paused.append
+        # From its log, of an earlier start, when it had not heard that result.
+        it.learner.hear(News(4, NOTHING))
+        working = asyncio.create_task(it.learner.learn(once=False))
+        await until(lambda: bool(it.given))
+        # This one it hears as it comes, and pauses; a newer result ends the pause.
+        it.learner.hear(News(5, NOTHING))
+        await until(lambda: len(lines(tmp_path)) == 2)
+        assert len(it.given) == 1
+        it.learner.hear(News(6, NOTHING))
+        await until(lambda: len(it.given) == 2)
+        working.cancel()
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT_S))
+    assert [bool(line["at"]) for line in lines(tmp_path)] == [False, True, False]
+    assert ClientHistory(tmp_path, "bb").at is None
+    assert len(paused) == 1
+
+
+def test_a_clock_that_was_set_back_does_not_lengthen_the_pause(tmp_path: Path) -> None:
+    later = datetime.now(UTC) + timedelta(days=300)
+    written = ClientHistory(tmp_path, "aa")
+    written.write(replace(line(1), at=later.isoformat()))
+    paused: list[datetime] = []
+
+    async def main() -> None:
+        it = learning(tmp_path, pause_s=1)
+        it.learner.on_pause = paused.append
+        it.pretender.may_end.set()
+        it.learner.hear(News(1, NOTHING))
+        working = asyncio.create_task(it.learner.learn(once=False))
+        await until(lambda: bool(it.given))
+        working.cancel()
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT_S))
+    assert len(paused) == 1
 
 
 # The history

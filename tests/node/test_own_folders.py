@@ -115,7 +115,9 @@ def test_four_clients_of_which_one_is_misnamed_one_lacks_a_class_and_one_has_ano
         assert re.search(r"class 'zbag' is none of .* \(did you mean bag\?\)", said)
         (tmp_path / "b" / "zbag").rename(tmp_path / "b" / "bag")
         misnamed.start()
-        assert "expected a grey picture" in said_by(coloured)
+        said = said_by(coloured)
+        assert "in grey of 8×8 pixels, found 12 colour (bag/0.png); convert those" in said
+        assert "committee init … --shape 1x8x8 --recolour`" in said
         for path, content in grey.items():
             path.write_bytes(content)
         coloured.start()
@@ -146,7 +148,7 @@ def test_pictures_of_another_size_are_refused_unless_the_contract_resizes_them(
 ) -> None:
     large = pictures(tmp_path / "own", same("bag"), size=12)
     said = fedrfq("client", exact, "--data", large, expect=2).stderr
-    assert "found 12×12" in " ".join(said.split())
+    assert "found 4 of 12×12 (bag/0.png) pixels" in " ".join(said.split())
 
 
 def test_doctor_writes_a_page_with_a_picture_of_each_class_for_its_owner_alone(
@@ -186,6 +188,42 @@ def test_more_than_8_bits_are_refused_with_the_line_that_would_fix_it(
         own = float_arrays(tmp_path / "own.npz", *NAMES)
     said = " ".join(fedrfq("client", exact, "--data", own, expect=2).stderr.split())
     assert "found the federation with `fedrfq committee init … --window 0:4095`" in said
+
+
+def test_a_client_is_told_what_share_of_its_pixels_the_window_cuts_off(tmp_path: Path) -> None:
+    folder = tmp_path / "f"
+    choice = ContractChoice.of(",".join(NAMES), "", shape="1x8x8", window="0:1023")
+    founding.init(folder, [f"127.0.0.1:{free_ports(1)[0]}"], 1, sets=SETS, choice=choice)
+    bright = deep_pictures(tmp_path / "bright", *NAMES)
+    # The window is not for pictures of 8 bits.
+    pictures(tmp_path / "bright", {"8 bits": "bag"})
+    for path in (tmp_path / "bright" / "8 bits").iterdir():
+        path.rename(tmp_path / "bright" / "bag" / f"8-{path.name}")
+    (tmp_path / "bright" / "8 bits").rmdir()
+    deep = [
+        np.asarray(Image.open(path)) for path in (tmp_path / "bright").rglob("*") if path.is_file()
+    ]
+    values = np.stack([image for image in deep if image.dtype == np.uint16])
+    share = f"{100 * (values > 1023).mean():.1f} %"
+
+    def doctor(data: object) -> str:
+        page = tmp_path / "data.html"
+        page.unlink(missing_ok=True)
+        words = (folder / "client-0", "--data", data, "--timeout", 0.1, "--page", page)
+        said = fedrfq("doctor", *words, expect=1).stdout
+        return " ".join(said.replace("│", " ").split()) + page.read_text()
+
+    said = doctor(bright)
+    assert f"window warning {share} of the pixels lie beyond 0:1023 (they run from" in said
+    assert f"<p>{share} of the pixels lie beyond" in said
+    dark = np.full((6, 8, 8), 1000.0)
+    dark[0, 0, :6] = 1024
+    dark[0, 0, 6:] = -1
+    labels = np.repeat(np.arange(3), 2)
+    parts = {"train_x": dark, "test_x": dark, "train_y": labels, "test_y": labels}
+    np.savez(tmp_path / "dark.npz", **parts, classes=NAMES)
+    assert "window ok 2.1 % of the pixels lie beyond" in doctor(tmp_path / "dark.npz")
+    assert "lie beyond" not in doctor(pictures(tmp_path / "eight", same(*NAMES)))
 
 
 def test_doctor_shows_what_a_client_has_and_what_it_would_send(tmp_path: Path, exact: Path) -> None:
@@ -239,6 +277,10 @@ def test_what_a_founder_may_say(tmp_path: Path) -> None:
         fedrfq("committee", "init", tmp_path / name, "--clients", 1, *settings, *options)
         return (tmp_path / name / "federation.toml").read_text()
 
+    nowhere = ("--like", tmp_path / "no-ward")
+    said = fedrfq("committee", "init", tmp_path / "no", *nowhere, expect=2).stderr
+    assert "expected the path of an example of clients' data, found nothing at" in said
+    assert "mnist5k" not in said
     like = init("like", "--like", example, "--window", "0:4095")
     assert 'classes = ["bag", "boot", "coat"]\nshape = "1x8x8"\nwindow = "0:4095"' in like
     assert "\nmean = 0.5\n" not in like
@@ -252,6 +294,12 @@ def test_what_a_founder_may_say(tmp_path: Path) -> None:
     by_path = init("path", "--set", f"data.name={example}")
     assert 'name = \\"contract\\"' in by_path
     assert "secret" not in by_path
+    # What `init` proposes for an example are options of its own.
+    deep = deep_pictures(tmp_path / "deep", *NAMES)
+    words = ("committee", "init", tmp_path / "deep-f", "--clients", 1, "--like", deep)
+    said = " ".join(fedrfq(*words, expect=2).stderr.split())
+    assert said.endswith("or give --window 0:4095")
+    assert 'window = "0:4095"' in init("deep-f", "--like", deep, "--window", "0:4095")
     listed = init("listed", "--classes", tmp_path / "names.txt", "--shape", "3x8x8", "--recolour")
     assert 'classes = ["coat", "bag", "boot"]\nshape = "3x8x8"' in listed
     assert "recolour = true" in listed

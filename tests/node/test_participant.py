@@ -501,7 +501,7 @@ def test_images_that_are_none_of_the_maps_are_refused(mnist: Dataset, tmp_path: 
         PublicKnowledge(experiment.public, local, torch.ones(1, 10).bool(), CPU, tmp_path)
     broken = {"train_x": np.full(arrays["train_x"].shape, np.nan)}
     np.savez(tmp_path / "nan.npz", **(arrays | broken))
-    with pytest.raises(UserError, match="found NaN or infinity"):
+    with pytest.raises(UserError, match="found values that are NaN"):
         local_dataset.find(experiment, 0, 10, str(tmp_path / "nan.npz"))
 
 

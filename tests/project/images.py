@@ -35,6 +35,11 @@ USER_ID = 10001
 PATIENCE_S = 900
 
 
+def missing() -> list[str]:
+    """Return the tools that are not installed."""
+    return [tool for tool in TOOLS if shutil.which(tool) is None]
+
+
 def run(*command: object, quiet: bool = True) -> str:
     """Run a command; where it fails, show what it printed and stop."""
     words = [str(word) for word in command]
@@ -171,9 +176,8 @@ def main() -> None:
     parser.add_argument("--built", action="store_true", help="take the images that are there")
     parser.add_argument("--out", type=Path, help="write a record of what was done")
     options = parser.parse_args()
-    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
-    if missing:
-        print(f"skipped: {' and '.join(missing)} not installed (apt-get install {missing[0]})")
+    if lacking := missing():
+        print(f"skipped: {' and '.join(lacking)} not installed (apt-get install {lacking[0]})")
         return
     # No kernel module, no user namespace: the driver that works everywhere, and the slowest.
     os.environ.setdefault("STORAGE_DRIVER", "vfs")

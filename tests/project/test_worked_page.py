@@ -6,6 +6,7 @@ permitted.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -65,9 +66,7 @@ def ground() -> Iterator[Path]:
     """Return an empty folder in which every user may make folders of their own."""
     # pytest's own folders can be entered by nobody else.
     folder = Path(tempfile.mkdtemp(prefix="fedrfq-page-"))
-    for shared in (folder, folder / "consortium"):
-        shared.mkdir(exist_ok=True)
-        shared.chmod(0o1777)
+    folder.chmod(0o1777)
     yield folder
     shutil.rmtree(folder)
 
@@ -85,6 +84,10 @@ def addresses() -> dict[str, str]:
     return {f"127.0.0.1:{7400 + k}": f"127.0.0.1:{port}" for k, port in enumerate(ports)}
 
 
+# Two rounds of the page wait for their deadline.
+QUICK = {"--deadline 60": "--deadline 20"}
+
+
 @pytest.fixture(params=["one machine", "networks"])
 def page(request: pytest.FixtureRequest, ground: Path) -> Iterator[WorkedPage]:
     """Return the page, in one network or where each hospital is in its own, in bad weather."""
@@ -94,7 +97,7 @@ def page(request: pytest.FixtureRequest, ground: Path) -> Iterator[WorkedPage]:
     if request.param == "one machine":
         if permitted():
             pytest.skip("in networks of their own parties are users of their own, too")
-        yield WorkedPage(ground, addresses(), user, *options)
+        yield WorkedPage(ground, addresses() | QUICK, user, *options)
         return
     if not permitted():
         pytest.skip("making networks is not permitted here")
@@ -103,7 +106,7 @@ def page(request: pytest.FixtureRequest, ground: Path) -> Iterator[WorkedPage]:
         def inside(party: str) -> list[str]:
             return [*between.inside(party[-1]), *user(party)] if party else []
 
-        yield WorkedPage(ground, between.replaced(HOSPITALS), inside, *options)
+        yield WorkedPage(ground, between.replaced(HOSPITALS) | QUICK, inside, *options)
         assert all(proxy.connections for proxy in between.proxies)
 
 
@@ -125,7 +128,7 @@ def test_every_command_of_the_page_works(page: WorkedPage, mnist: Dataset) -> No
                 first = commands(page)
     finally:
         page.stop()
-    assert stages == ["first round", "changed", "joined"]
+    assert stages == ["first round", "changed", "joined", "upgraded", "restored"]
     # Two at each hospital, and one to found the federation.
     assert len(first) == 4 * 2 + 1 <= MOST_COMMANDS
     printed = dict(page.ran)
@@ -138,6 +141,11 @@ def test_every_command_of_the_page_works(page: WorkedPage, mnist: Dataset) -> No
     assert "of 2 of 3 classes; none of pneumonia" in before
     assert "What this client would upload" in before
     assert "5 logs agree" in next(text for line, text in page.ran if "verify" in line)
+    # One is restored: its old keys are gone, its figures are not.
+    runs = [json.loads(line)["run"] for line in (ground / "ward-d/rounds.jsonl").open()]
+    assert len(set(runs)) == 3
+    predicted = next(text for line, text in page.ran if "predict" in line)
+    assert "scans-a/fracture/0.png" in "".join(predicted.split())
     federation = tomllib.loads((ground / "ward-e" / "federation.toml").read_text())
     assert [client["name"] for client in federation["clients"]] == [
         f"ward-{hospital}" for hospital in "abcde"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,18 +94,22 @@ def test_the_threshold_is_the_experiments_by_default(run: Path, pictures: list[P
 
 
 def test_without_what_was_learned_the_own_model_speaks_alone(
-    run: Path, pictures: list[Path]
+    run: Path, pictures: list[Path], tmp_path: Path
 ) -> None:
     """As in a run that has not ended yet."""
+    picture = shutil.copy(pictures[0], tmp_path / f"{'long-' * 40}name.png")
     path = run / CLASSIFIERS
     content = path.read_bytes()
     path.unlink()
     try:
-        done = fedrfq("predict", run, 2, pictures[0], "--json")
+        done = fedrfq("predict", run, 2, picture, "--json")
         assert "speaks alone" in done.stderr
         (row,) = json.loads(done.stdout.splitlines()[-1])["predictions"]
         own = {"file", "class", "probability", "seen"}
         assert set(row) == own | {"nearest_prototype", "nearest_prototype_seen"}
+        # Among many columns the name of a file is not cut off.
+        cells = [line.split("│")[1].strip() for line in done.stdout.splitlines() if "│" in line]
+        assert str(picture) in "".join(cells)
         errors = fedrfq("predict", run, 2, pictures[0], "--threshold", 0.5, expect=2).stderr
         assert "a threshold needs" in errors
     finally:

@@ -1,15 +1,18 @@
 """Run the commands of the page with four hospitals, as they stand.
 
 A block that begins with `# each hospital` is run for hospitals a to d, with the names and the
-address of each. `fedrfq server` and `fedrfq client` are left running; all else must end well.
-Whoever joins is asked for the run's id, and types what `fedrfq committee init` printed.
+address of each. `fedrfq server` and `fedrfq client` are left running until `systemctl stop`; all
+else must end well. Whoever joins is asked for the run's id, and types what `fedrfq committee init`
+printed. Nothing is installed.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -32,6 +35,8 @@ _OWN = re.compile(r"\b(hospital|ward|scans)-a\b")
 _PARTY = re.compile(r"\b(?:hospital|ward|server|client)-[a-e0-9]\b(?!\.toml)")
 _SPOKEN = re.compile(r"all at once: ([0-9a-f ]+)$", re.MULTILINE)
 _LASTING = ("fedrfq server ", "fedrfq client ")
+_STOP = "systemctl stop "
+_INSTALL = "pip install "
 
 
 def blocks(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -69,10 +74,10 @@ class WorkedPage:
     def run_block(self, lines: Sequence[str]) -> None:
         """Run the commands of a block."""
         hospitals = HOSPITALS if lines[0] == EACH else "a"
-        for line in lines:
-            if line.startswith("#"):
-                continue
-            for hospital in hospitals:
+        for hospital in hospitals:
+            for line in lines:
+                if line.startswith(("#", _INSTALL)):
+                    continue
                 own = _OWN.sub(rf"\1-{hospital}", line)
                 if hospital != "a":
                     own = own.replace("7400", str(7400 + HOSPITALS.index(hospital)))
@@ -86,6 +91,11 @@ class WorkedPage:
         parties = set(_PARTY.findall(line))
         # What concerns several parties is done by somebody who was sent their files.
         name = parties.pop() if len(parties) == 1 else ""
+        if line.startswith(_STOP):
+            stop([self.lasting.pop(name)])
+            return
+        if line.startswith("fedrfq committee status"):
+            self.until(lambda: self.serves(name), f"the status of {name}")
         # Folders on the page are relative.
         command = ["env", "-C", str(self.folder), *self.prefix(name), *self._program(words)]
         if line.startswith(_LASTING):
@@ -113,7 +123,8 @@ class WorkedPage:
         """Return a pipe from which a lasting command reads what somebody types."""
         path = self.folder / "keyboards" / party
         path.parent.mkdir(exist_ok=True)
-        os.mkfifo(path)
+        if not path.exists():
+            os.mkfifo(path)
         return path
 
     def requests(self) -> int:
@@ -141,6 +152,11 @@ class WorkedPage:
         path = self.folder / party / "rounds.jsonl"
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
+    def await_another_round(self, ward: str) -> None:
+        """Wait until a client knows of a round more than now."""
+        before = self.certified(ward)
+        self.until(lambda: self.certified(ward) > before, f"a round with {ward} again")
+
     def until(self, what: Callable[[], bool], about: str) -> None:
         """Wait until something has come about, while nothing fails."""
         deadline = time.monotonic() + PATIENCE_S
@@ -150,9 +166,25 @@ class WorkedPage:
             assert time.monotonic() < deadline, f"it did not come about: {about}"
             time.sleep(0.1)
 
-    def serve(self, *parties: str) -> bool:
-        """Return whether these parties have their status pages."""
-        return all((self.folder / party / "status.json").exists() for party in parties)
+    def serves(self, party: str) -> bool:
+        """Return whether a party has its status page since it was started."""
+        path = self.folder / party / "status.json"
+        # All that is before a command replaces itself by it.
+        return path.exists() and json.loads(path.read_text())["pid"] == self.lasting[party].pid
+
+    def changed(self, number: int) -> bool:
+        """Return whether all parties that run have gone on after this change."""
+        past = [self.folder / party / "past" / str(number) for party in self.lasting]
+        return all((path / "last.bin").exists() for path in past) and all(
+            map(self.serves, self.lasting)
+        )
+
+    def lose(self, hospital: str) -> None:
+        """Lose a hospital's machine, with its server and its ward."""
+        for party in (f"ward-{hospital}", f"hospital-{hospital}"):
+            child = self.lasting.pop(party)
+            child.kill()
+            shutil.rmtree(self.folder / party)
 
     def stop(self) -> None:
         """Stop all parties."""
@@ -166,31 +198,37 @@ class WorkedPage:
 
 def play(page: WorkedPage) -> Iterator[str]:
     """Run the whole page, and yield the name of each stage that has come about."""
-    parties = [f"{role}-{hospital}" for hospital in HOSPITALS for role in ("hospital", "ward")]
-    wards = [party for party in parties if party.startswith("ward")]
+    wards = [f"ward-{hospital}" for hospital in HOSPITALS]
     for language, lines in blocks(PAGE.read_text(encoding="utf-8")):
         if language != "sh":
             continue
-        if "ward-e/past/1" in lines[0]:
-            last = page.folder / "hospital-a" / "past" / "1" / "last.bin"
-            page.until(last.exists, "the change")
-            page.until(lambda: page.serve(*parties), "the new run")
+        first = lines[0]
+        if "ward-e/past/1" in first:
+            page.until(lambda: page.changed(1), "the change")
             yield "changed"
-        if lines[0].startswith("fedrfq verify"):
+        elif "hospital-d/past/1" in first:
+            page.until(lambda: page.changed(2), "the second change")
+        elif first.startswith("fedrfq keys new hospital-d"):
+            page.lose("d")
+        elif first.startswith("fedrfq verify"):
             page.stop()
-        if lines[0].startswith("fedrfq predict"):
+        # The federation of the page has no public map.
+        elif "--threshold" in first:
             return
-        founding = lines[0].startswith("fedrfq committee init")
+        founding = first.startswith("fedrfq committee init")
         if founding:
-            page.until(lambda: page.requests() == len(parties), "the requests")
+            page.until(lambda: page.requests() == 2 * len(HOSPITALS), "the requests")
         page.run_block(lines)
         if founding:
             page.type_the_id()
             page.until(lambda: all(page.certified(ward) for ward in wards), "the first round")
             yield "first round"
-        if lines[-1].endswith("--data scans-e"):
+        elif lines[-1].endswith("--data scans-e"):
             page.until(lambda: page.certified("ward-e") >= 1, "a round with the fifth")
             yield "joined"
+        elif lines[-1].startswith("fedrfq client") and first != EACH:
+            page.await_another_round("ward-" + lines[-1][-1])
+            yield "upgraded" if lines[-1].endswith("-a") else "restored"
 
 
 def make_scans(folder: Path, dataset: Dataset, hospital: int, classes: Sequence[str]) -> None:

@@ -11,13 +11,19 @@ from fedrfq.audit.log import Charge
 
 @dataclass(frozen=True)
 class Gaps:
-    """The rounds up to the last that no log has, and those that no log has the uploads of."""
+    """The rounds up to the last that no log has, and those that no log has the uploads of.
+
+    `newest` says that these are the last ones of a run that has not ended, and `all_servers` that
+    every server's log is there.
+    """
 
     run: str
     missing: tuple[int, ...]
     not_recomputed: tuple[int, ...]
     # The version by which the run was decided, if that is not this program's; 0 if it is.
     decided_by: int = 0
+    newest: bool = False
+    all_servers: bool = False
 
 
 def find_gaps(run: bytes, logs: Sequence[Log], recompute: bool, last: int = 0) -> Gaps | None:
@@ -33,7 +39,17 @@ def find_gaps(run: bytes, logs: Sequence[Log], recompute: bool, last: int = 0) -
     if not missing and not not_recomputed:
         return None
     decided_by = max((audit.decided_otherwise for audit, _ in logs), default=0)
-    return Gaps(run.hex(), tuple(sorted(missing)), tuple(sorted(not_recomputed)), decided_by)
+    # Without `last` nobody knows of an end, and nothing is missing before the newest rounds.
+    newest = not last and min(missing | not_recomputed) > max(recomputed, default=0)
+    with_uploads = [audit for audit, rounds in logs if any(one.recomputed for one in rounds)]
+    return Gaps(
+        run.hex(),
+        tuple(sorted(missing)),
+        tuple(sorted(not_recomputed)),
+        decided_by,
+        newest=newest,
+        all_servers=bool(with_uploads) and len(with_uploads) == with_uploads[0].federation.roster.n,
+    )
 
 
 def charged_in(logs: Sequence[Log]) -> dict[tuple[str, str], list[str]]:

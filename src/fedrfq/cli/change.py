@@ -31,6 +31,16 @@ def change(
     minimum: Annotated[
         int | None, typer.Option(min=1, help="The new minimum of clients that a round needs.")
     ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many rounds there are to be in all, with those that were."),
+    ] = None,
+    pause: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="SECONDS", help="How long clients pause after each result from then on."
+        ),
+    ] = None,
     protocol: Annotated[
         int | None,
         typer.Option(min=1, help="The version of the protocol to go on with, once all speak it."),
@@ -60,7 +70,16 @@ def change(
 
     federation = read_federation(folder / FEDERATION)
     asking = [read_request(path) for path in requests or ()]
-    successor = changed(federation, asking, expel or (), minimum, protocol, decisions)
+    successor = changed(
+        federation,
+        asking,
+        expel or (),
+        minimum,
+        protocol,
+        decisions,
+        rounds=rounds,
+        pause_s=pause,
+    )
     write(out, successor.text.encode())
     console = Console()
     for line in differences(federation, successor):

@@ -82,7 +82,7 @@ def client(
     from fedrfq.runs.session import pick_device
 
     torch_device = pick_device(device)
-    if join is not None and not joined(folder):
+    if join is not None and not joined(folder, join):
         _join(folder, data, join)
     # The bar must exist before the log, whose lines then appear above it.
     with _progress() as on_round:
@@ -147,6 +147,9 @@ def _join(folder: Path, data: str, shared: Path) -> None:
     identity = await_founding(folder, shared)
     found = preview(identity, data)
     say(Console(), f"your data: {found.about}")
+    if found.window is not None:
+        warning = "warning: " if found.window.suspicious else ""
+        say(Console(), f"{warning}{found.window.about}")
     show_data(found, Console(markup=False))
     agree(identity, shared)
 

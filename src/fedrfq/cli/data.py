@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from fedrfq import plugins
 from fedrfq.cli.completion import complete, dataset_and_weight_names
+from fedrfq.cli.options import Recolour, Resize, ShapeOption, WindowOption
 from fedrfq.errors import UserError
 
 
@@ -100,18 +102,27 @@ def info_(
             autocompletion=complete(dataset_and_weight_names),
         ),
     ],
+    shape: ShapeOption = "",
+    window: WindowOption = "",
+    resize: Resize = False,
+    recolour: Recolour = False,
 ) -> None:
     """Show how many images each class of a dataset has, their shape, the hash and the origin.
 
+    Images of your own that are not alike, or of more than 8 bits, need an option that says how they
+    are converted; without it the error proposes one. `fedrfq committee init` takes the same
+    options, and `fedrfq run` takes them as settings, such as --set data.window=0:4095.
+
     Example: fedrfq data info mnist5k
     """
-    from fedrfq.data import info
+    from fedrfq.data import ImageForm, info
     from fedrfq.data import weights as pretrained
 
     if name in pretrained.WEIGHTS:
         facts = pretrained.info(name)
     else:
-        facts = info(name)
+        form = ImageForm.of(shape, window, resize, recolour)
+        facts = info(name, replace(form, chosen="options"))
     if "train" in facts:
         Console(markup=False).print(_count_table(facts))
     for key in ("name", "cached", "path", "bytes", "shape", "writers", "sha256", "source"):

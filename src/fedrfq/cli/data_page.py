@@ -35,8 +35,11 @@ def data_page(found: DataPreview) -> str:
     rows = [_row(each, number < _MAX_PICTURES) for number, each in enumerate(found.classes)]
     header = "<tr><th>class<th>training samples<th>test samples<th>the first of them"
     uploads = "".join(f"<li>{escape(line)}" for line in found.uploads)
+    window = ""
+    if found.window is not None:
+        window = f"<p>{escape(found.window.about)}</p>\n"
     return (
-        f"{_HEAD}<h1>Your data</h1>\n<p>{escape(found.about)}</p>\n<table>\n{header}\n"
+        f"{_HEAD}<h1>Your data</h1>\n<p>{escape(found.about)}</p>\n{window}<table>\n{header}\n"
         f"{''.join(rows)}</table>\n<h2>What this client would upload</h2>\n<ul>{uploads}</ul>\n"
     )
 

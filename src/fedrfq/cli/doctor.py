@@ -56,14 +56,19 @@ def doctor(
     """
     if page is not None and not data:
         raise UserError("--page shows a client's data: give --data, too")
-    from fedrfq.node.ops.doctor import FAILED, OK, Finding, examine
+    from fedrfq.node.ops.doctor import FAILED, OK, WARNING, Finding, examine
+    from fedrfq.node.storage.party_folder import FEDERATION
 
     findings = list(examine(folder, patience_s=timeout))
     found = None
-    if data:
+    # Without a federation nobody knows what the data must be.
+    if data and (folder / FEDERATION).exists():
         try:
             found = _preview(folder, data)
             findings.append(Finding("data", OK, found.about))
+            if found.window is not None:
+                grade = WARNING if found.window.suspicious else OK
+                findings.append(Finding("window", grade, found.window.about))
         except UserError as error:
             findings.append(Finding("data", FAILED, str(error)))
     table = Table("check", "result", Column("details", overflow="fold"))

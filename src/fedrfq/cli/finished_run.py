@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedrfq.cli.completion import complete
 from fedrfq.cli.modules import give_modules
 from fedrfq.cli.options import Json, Modules, RunPath, run_path
-from fedrfq.cli.terminal import say
+from fedrfq.cli.terminal import say, wide_console
 from fedrfq.errors import UserError
 from fedrfq.files.strict_json import to_json
 
@@ -80,12 +80,14 @@ def predict(
     """
     model = _client_model(path, client, module or [])
     predictions = model.predict(files, threshold)
-    table = Table("file", "class", "probability", "nearest prototype", "note")
+    # A name that is cut off says nothing: it goes on in the next line.
+    file = Column("file", overflow="fold")
+    table = Table(file, "class", "probability", "nearest prototype", "note")
     if model.public is not None:
-        table = Table("file", "class", "probability", "who spoke", "note")
+        table = Table(file, "class", "probability", "who spoke", "note")
     for row in predictions:
         table.add_row(*_cells(row))
-    Console(markup=False).print(table)
+    wide_console(markup=False).print(table)
     if json:
         sys.stdout.write(to_json({"client": client, "predictions": predictions}) + "\n")
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fedrfq.cli.completion import complete, detector_names
 from fedrfq.cli.keys import Days
-from fedrfq.cli.options import ExperimentOption, Sets
+from fedrfq.cli.options import ExperimentOption, Recolour, Resize, Sets, ShapeOption, WindowOption
 from fedrfq.cli.terminal import count, say
 from fedrfq.consensus.roster import MAX_CLIENTS, MAX_SERVERS
 from fedrfq.errors import UserError
@@ -45,7 +45,7 @@ Clients = Annotated[
         min=0,
         max=MAX_CLIENTS,
         help="How many clients to make keys for. "
-        "Default: as many as the experiment has, or none if clients' requests were added.",
+        "Default: as many as the experiment has, or none if requests were added.",
     ),
 ]
 Couriers = Annotated[
@@ -77,6 +77,15 @@ Minimum = Annotated[
 Deadline = Annotated[
     float, typer.Option(min=0.001, help="Seconds that a round waits for missing clients.")
 ]
+Pause = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="SECONDS",
+        help="How long clients pause after each result, such as 86400 for a round a day. The "
+        "deadline counts from the end of the pause.",
+    ),
+]
 Timeout = Annotated[
     float, typer.Option(min=0.001, help="Seconds before a silent leader is replaced.")
 ]
@@ -96,24 +105,6 @@ ClassNames = Annotated[
         help="The classes of clients' own data, in order, or a file with one on each line. "
         "Default: those of the experiment's dataset.",
     ),
-]
-ShapeOption = Annotated[
-    str,
-    typer.Option(
-        "--shape", metavar="CxHxW", help="Channels, height and width of clients' own images."
-    ),
-]
-WindowOption = Annotated[
-    str,
-    typer.Option(
-        "--window",
-        metavar="BLACK:WHITE",
-        help="Values that become black and white, for images of more than 8 bits.",
-    ),
-]
-Resize = Annotated[bool, typer.Option("--resize", help="Resize clients' images of another size.")]
-Recolour = Annotated[
-    bool, typer.Option("--recolour", help="Turn grey images into colour, or colour into grey.")
 ]
 Like = Annotated[
     str,
@@ -136,6 +127,7 @@ def init(
     detector: Detector = None,
     minimum: Minimum = None,
     deadline: Deadline = 60,
+    pause: Pause = 0,
     timeout: Timeout = 2,
     days: Days = DEFAULT_DAYS,
     classes: ClassNames = "",
@@ -159,7 +151,7 @@ def init(
     """
     from fedrfq.node.membership import founding
     from fedrfq.node.membership.contract_choice import ContractChoice
-    from fedrfq.node.membership.joining import spoken
+    from fedrfq.node.membership.joining import members, spoken
 
     choice = ContractChoice.of(
         classes, like, shape=shape, window=window, resize=resize, recolour=recolour
@@ -169,7 +161,7 @@ def init(
         servers = _DEFAULT_SERVERS
     timings = {
         "minimum": minimum,
-        "deadline_ms": round(deadline * _MS_PER_S),
+        "deadline_ms": round((pause + deadline) * _MS_PER_S),
         "view_ms": round(timeout * _MS_PER_S),
     }
     chosen = founding.detector_settings(experiment, sets or [], detector)
@@ -183,9 +175,12 @@ def init(
         days=days,
         couriers=couriers,
         choice=choice,
+        pause_s=pause,
     )
     console = Console()
     say(console, f"wrote {folder / 'federation.toml'}: {federation.about()}")
+    for line in members(federation):
+        say(console, line)
     say(console, _about_detector(federation))
     if federation.contract is not None:
         say(console, f"data contract: {federation.contract.about()}")

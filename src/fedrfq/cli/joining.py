@@ -25,19 +25,25 @@ Join = Annotated[
 ]
 
 
-def joined(folder: Path) -> bool:
-    """Return whether the party of this folder has agreed to a federation."""
-    from fedrfq.node.storage.party_folder import FEDERATION
+def joined(folder: Path, shared: Path) -> bool:
+    """Return whether the party of this folder has agreed to the federation of the shared folder."""
+    from fedrfq.node.membership.refounding import has_agreed
 
-    return (folder / FEDERATION).exists()
+    return has_agreed(folder, shared)
 
 
 def await_founding(folder: Path, shared: Path, address: str = "") -> Identity:
     """Ask to take part, and wait for the federation; say what happens."""
-    from fedrfq.node.membership import joining
+    from fedrfq.node.membership import joining, refounding
     from fedrfq.node.storage.party_folder import FEDERATION, REQUESTS
 
     console = Console()
+    if (aside := refounding.set_aside(folder)) is not None:
+        say(
+            console,
+            f"the federation that {folder} agreed to is no longer in {shared / FEDERATION}, and had"
+            f" certified no round: it is set aside in {aside}, and you are asked anew",
+        )
     name = joining.ask(folder, shared, address).member.name
     say(console, f"the keys of {name} are in {folder}; its request is in {shared / REQUESTS}")
     say(console, f"waiting for {shared / FEDERATION}; after Ctrl-C the same command waits again")

@@ -72,6 +72,26 @@ Sets = Annotated[
         help="Override one key of the experiment, such as method.lam=0.5. Repeatable.",
     ),
 ]
+ShapeOption = Annotated[
+    str,
+    typer.Option(
+        "--shape",
+        metavar="CxHxW",
+        help="Channels, height and width of all images, such as 1x28x28.",
+    ),
+]
+WindowOption = Annotated[
+    str,
+    typer.Option(
+        "--window",
+        metavar="BLACK:WHITE",
+        help="Values that become black and white, for images of more than 8 bits.",
+    ),
+]
+Resize = Annotated[bool, typer.Option("--resize", help="Resize images of another size.")]
+Recolour = Annotated[
+    bool, typer.Option("--recolour", help="Turn grey images into colour, or colour into grey.")
+]
 LogFormat = Annotated[
     str,
     typer.Option(

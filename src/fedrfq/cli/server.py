@@ -66,7 +66,7 @@ def server(
     from fedrfq.node.membership.identity import load
     from fedrfq.node.server import ServerOptions, serve
 
-    if join is not None and not joined(folder):
+    if join is not None and not joined(folder, join):
         if not address:
             raise UserError("--join needs the address of this server: --address HOST:PORT")
         agree(await_founding(folder, join, address), join)

@@ -57,12 +57,12 @@ def count(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {plural or noun + 's'}"
 
 
-def wide_console() -> Console:
+def wide_console(markup: bool = True) -> Console:
     """Return a console for wide tables, which have room even when the output goes to a file."""
-    console = Console()
+    console = Console(markup=markup)
     if console.is_terminal:
         return console
-    return Console(width=_FILE_WIDTH)
+    return Console(width=_FILE_WIDTH, markup=markup)
 
 
 def command_line(*arguments: object) -> str:

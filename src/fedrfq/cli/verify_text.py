@@ -135,8 +135,18 @@ def gaps_lines(gaps: Gaps) -> Iterator[str]:
         return
     yield (
         f"incomplete: all that is there holds, but of the rounds of run {gaps.run[:12]}… are"
-        f" {', '.join(texts)}: verify it together with the folders of other servers"
+        f" {', '.join(texts)}: {_remedy(gaps)}"
     )
+
+
+def _remedy(gaps: Gaps) -> str:
+    others = "verify it together with the folders of other servers"
+    if not gaps.newest:
+        return others
+    again = "they were decided while the logs were read, so verify them again"
+    if gaps.all_servers:
+        return again
+    return f"if rounds go on, {again}; otherwise {others}"
 
 
 def offence_text(who: str, what: str, number: int, logs: int) -> str:

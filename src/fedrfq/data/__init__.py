@@ -4,7 +4,7 @@ from fedrfq.data.catalogue import DATASETS
 from fedrfq.data.contract import CONTRACT, Contract
 from fedrfq.data.dataset import Dataset, is_given, is_on_hub
 from fedrfq.data.image_form import ImageForm
-from fedrfq.data.library import at_path, get, info, load, load_agreed
+from fedrfq.data.library import at_path, get, info, load, load_agreed, survey
 from fedrfq.data.source import Source
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "is_on_hub",
     "load",
     "load_agreed",
+    "survey",
 ]

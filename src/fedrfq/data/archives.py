@@ -43,8 +43,9 @@ def reporting_damage(what: str) -> Iterator[None]:
     try:
         yield
     except _BROKEN as error:
+        why = getattr(error, "strerror", None) or error
         raise UserError(
-            f"{what}: expected a complete, readable file, found: {error}; get the file again"
+            f"{what}: expected a complete, readable file, found: {why}; get the file again"
         ) from error
 
 

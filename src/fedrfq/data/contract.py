@@ -9,11 +9,12 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from fedrfq.data.class_names import check_class_names
 from fedrfq.data.image_form import ImageForm
-from fedrfq.errors import UserError, did_you_mean
+from fedrfq.errors import UserError, all_of, did_you_mean
 
 # The `data.name` of an experiment whose clients bring samples of their own.
 CONTRACT = "contract"
@@ -50,7 +51,7 @@ class Contract:
     @staticmethod
     def of(classes: Sequence[str], form: ImageForm, **more: float) -> Contract:
         """Return the contract of class names as people write them, and of a form."""
-        return Contract(tuple(map(_normal, classes)), replace(form, agreed=True), **more)
+        return Contract(tuple(map(_normal, classes)), replace(form, chosen="contract"), **more)
 
     @staticmethod
     def read(table: Mapping[str, Any]) -> Contract:
@@ -96,7 +97,7 @@ class Contract:
 
     def places(self, classes: Sequence[str], what: str) -> list[int]:
         """Return the number here of each of a client's classes, matched by name."""
-        found = [self._place(name, what) for name in classes]
+        found = all_of(*(partial(self._place, name, what) for name in classes))
         if len(set(found)) < len(found):
             raise UserError(f"{what}: two of its class names are the same; rename one of them")
         return found

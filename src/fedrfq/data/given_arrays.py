@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrfq.data.array_file import check_samples
 from fedrfq.data.content import Content, checked
 from fedrfq.data.dataset import Dataset
-from fedrfq.data.image_folder import TEST_SHARE
 from fedrfq.data.label_table import check_run
 from fedrfq.data.library import of_content
-from fedrfq.data.split import by_content
-from fedrfq.errors import UserError
+from fedrfq.data.split import TEST_SHARE, by_content
+from fedrfq.errors import UserError, all_of
 
 Array = NDArray[Any]
 
@@ -40,9 +40,11 @@ def from_arrays(
         given_x.append(test[0])
         given_y.append(test[1])
         given_groups.append(groups[1])
-    images = images_of(given_x, name)
-    names, labels = _numbered(given_y, classes, name)
-    owners = _owners(given_groups, name)
+    images, (names, labels), owners = all_of(
+        lambda: images_of(given_x, name),
+        lambda: _numbered(given_y, classes, name),
+        lambda: _owners(given_groups, name),
+    )
     if test is None:
         _check_lengths(images[0], labels[0], owners[0], name)
         halves = by_content(images[0], labels[0], TEST_SHARE, name)
@@ -96,18 +98,8 @@ def images_of(given: Sequence[Any], name: str, *, as_numbers: bool = False) -> l
         return [_channels_first(array.astype(np.uint8), name) for array in arrays]
     floats = [array.astype(np.float32) * np.float32(255) for array in arrays]
     for array in floats:
-        _check_finite(array, name)
+        check_samples(array, name)
     return [_channels_first(array, name) for array in floats]
-
-
-def _check_finite(numbers: Array, name: str) -> None:
-    bad = np.unique(np.argwhere(~np.isfinite(numbers))[:, 0])
-    if len(bad):
-        raise UserError(
-            f"{name}: found values that are NaN, infinite or too large in {len(bad)} of "
-            f"{len(numbers)} samples, first in sample {bad[0]}; leave these samples out, or fill "
-            "in the values"
-        )
 
 
 def _array(x: Any) -> Array:
@@ -180,7 +172,7 @@ def _conversion(labels: Array) -> str:
         return "give y.ravel()"
     if labels.ndim == 2:
         return "if they are one-hot, give y.argmax(1)"
-    return "give y.astype(int)"
+    return "give y.astype(str)" if labels.dtype.kind == "S" else "give y.astype(int)"
 
 
 def _places(labels: Array, names: tuple[str, ...], name: str) -> NDArray[np.int64]:

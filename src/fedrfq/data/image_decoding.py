@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -38,12 +40,17 @@ def pixels(
 
     Values of more than 8 bits go through the form's window.
     """
+    return form.eight_bits(values(file, limit, what), what)
+
+
+def values(file: Path | IO[bytes], limit: int, what: str) -> NDArray[Any]:
+    """Return C×H×W of an image of at most `limit` pixels, in as many bits as it has."""
     from PIL import Image, UnidentifiedImageError
 
     if isinstance(file, Path):
         file = _read(file, what)
     try:
-        with Image.open(file, formats=("PNG", "JPEG", "TIFF")) as image:
+        with _without_warnings(), Image.open(file, formats=("PNG", "JPEG", "TIFF")) as image:
             # Only the header has been read so far; decoding is what takes memory.
             if image.width * image.height > limit:
                 raise UserError(
@@ -52,7 +59,7 @@ def pixels(
                 )
             if image.format == "TIFF":
                 _check_tiff(image, what)
-            found = _values(image, what)
+            return _values(image, what)
     except (UserError, MemoryError):
         raise
     except UnidentifiedImageError as error:  # its text has no more than where the bytes lie
@@ -64,7 +71,14 @@ def pixels(
             f"{what}: expected a PNG, JPEG or TIFF image, found a damaged or other file ({error}); "
             "replace it"
         ) from error
-    return form.eight_bits(found, what)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keep Pillow from printing lines of its own; what it cannot read it raises."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _read(path: Path, what: str) -> IO[bytes]:

@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 
 from fedrfq.data import label_csv
 from fedrfq.data.content import Content, checked
-from fedrfq.data.image_decoding import pixels
-from fedrfq.data.image_form import AS_FOUND, MAX_BYTES, MAX_PIXELS, ImageForm, is_grey
-from fedrfq.data.split import Split, by_content
+from fedrfq.data.image_decoding import pixels, values
+from fedrfq.data.image_form import AS_FOUND, MAX_BYTES, MAX_PIXELS, ImageForm, Unfit, is_grey
+from fedrfq.data.split import TEST_SHARE, Split, by_content
+from fedrfq.data.survey import Survey
 from fedrfq.errors import UserError
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff"}
 # Pictures that are not read. Other files, such as notes, are nobody's samples.
 _OTHER_PICTURES = {".bmp", ".dcm", ".dicom", ".gif", ".heic", ".jp2", ".nii", ".npy", ".webp"}
-TEST_SHARE = 0.2
 # The class and the path of each image.
 _Labelled = list[tuple[str, Path]]
 
@@ -35,11 +35,23 @@ def read(
     client that may lack classes.
     """
     parts = _parts(folder)
-    if len(parts) == 2:
-        content = _two_parts(*parts, form, partial)
-    else:
-        content = _one_part(folder, form, partial, split)
+    try:
+        if len(parts) == 2:
+            content = _two_parts(*parts, form, partial)
+        else:
+            content = _one_part(folder, form, partial, split)
+    except Unfit as error:
+        raise survey(folder, form, partial).fault(str(folder)) from error
     return checked(content, str(folder), partial)
+
+
+def survey(folder: Path, form: ImageForm, partial: bool = False) -> Survey:
+    """Return what all pictures of a folder are like, before they are made alike."""
+    parts = _parts(folder)
+    classes = _class_names(parts[0], partial)
+    paths = [path for part in parts for _, path in _labelled(part, classes)]
+    found = ((str(path.relative_to(folder)), values(path, MAX_PIXELS, str(path))) for path in paths)
+    return Survey.of(found, form)
 
 
 def class_names(folder: Path, partial: bool = False) -> tuple[str, ...]:
@@ -72,15 +84,20 @@ def _two_parts(train: Path, test: Path, form: ImageForm, partial: bool) -> Conte
             f"{test}: expected only classes that are in train, found {extra[0]!r}; "
             "add that class to train or remove it from test"
         )
-    train_x, train_y = _images(train, classes, form)
-    # What the training images are, test images must be.
-    test_x, test_y = _images(test, classes, form.like(train_x[0]))
-    return Content(train_x, train_y, test_x, test_y, classes)
+    trained = _labelled(train, classes)
+    tested = _labelled(test, classes)
+    for part, found in ((train, trained), (test, tested)):
+        _check_any(found, part)
+    images, labels = _images([*trained, *tested], classes, form)
+    cut = len(trained)
+    return Content(images[:cut], labels[:cut], images[cut:], labels[cut:], classes)
 
 
 def _one_part(folder: Path, form: ImageForm, partial: bool, split: Split) -> Content:
     classes = _class_names(folder, partial)
-    images, labels = _images(folder, classes, form)
+    found = _labelled(folder, classes)
+    _check_any(found, folder)
+    images, labels = _images(found, classes, form)
     if split is by_content:
         _check_pairs(labels, classes, folder)
     train, test = split(images, labels, TEST_SHARE, str(folder))
@@ -116,15 +133,22 @@ def _subfolders(folder: Path) -> list[Path]:
     return [path for path in found if path.is_dir()]
 
 
+def _check_any(found: _Labelled, folder: Path) -> None:
+    if not found:
+        raise UserError(
+            f"{folder}: expected .png, .jpg or .tif files in its folders, found none; add some"
+        )
+
+
 def _images(
-    folder: Path, classes: tuple[str, ...], form: ImageForm
+    labelled: _Labelled, classes: tuple[str, ...], form: ImageForm
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return all images as N×C×H×W, ordered by class and file name, and their labels."""
+    """Return all images as N×C×H×W, and their labels."""
     arrays: list[NDArray[np.uint8]] = []
     labels: list[int] = []
-    for name, path in _labelled(folder, classes):
+    for name, path in labelled:
         image = pixels(path, MAX_PIXELS, str(path), form)
-        form = form.like(image, str(path))
+        form = form.like(image)
         if form.first and len(image) == 1 and all(map(is_grey, arrays)):
             # Colour files that hold grey pictures are grey, even if they come first.
             form = form.in_grey()
@@ -136,14 +160,11 @@ def _images(
                 f"{path}: expected at most {MAX_BYTES} bytes of images in all, found more; "
                 "use fewer or smaller images"
             )
-    if not arrays:
-        raise UserError(
-            f"{folder}: expected .png, .jpg or .tif files in its folders, found none; add some"
-        )
     return np.stack(arrays), np.array(labels, np.int64)
 
 
 def _labelled(folder: Path, classes: tuple[str, ...]) -> _Labelled:
+    """Return the class and the path of each image, ordered by class and file name."""
     if (folder / label_csv.NAME).exists():
         return sorted(label_csv.read(folder))
     for path in sorted(folder.iterdir()):

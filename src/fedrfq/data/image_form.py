@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from fedrfq.errors import UserError
 
 Shape = tuple[int, int, int]
+# By settings of an experiment, by options of a command, or by the members of a federation.
+Chosen = Literal["settings", "options", "contract"]
 # Of one picture: it is held in memory.
 MAX_PIXELS = 1 << 22
 # Of all pictures of a dataset together.
@@ -28,22 +30,26 @@ _WHITES = (255, 1023, 4095, 16383, 65535)
 _CHUNK = 256
 
 
+class Unfit(UserError):
+    """A picture is not as the form says, and nothing says that it may be converted."""
+
+
 @dataclass(frozen=True)
 class ImageForm:
     """What every picture of a dataset is to be.
 
     Without a shape, the first picture decides. Values of more than 8 bits need a window: its lower
     end becomes black and its upper end white. Pictures of 8 bits are taken as they are, from 0 for
-    black to 255 for white. `agreed` says that members of a federation have agreed on the form, and
-    `first` names the picture that decided on the shape, if one did.
+    black to 255 for white. `first` says that the first picture decided on the shape, and `chosen`
+    where the form is chosen, which errors name.
     """
 
     shape: Shape | None = None  # channels, height, width
     window: tuple[float, float] | None = None
     resize: bool = False  # scale pictures of another size
     recolour: bool = False  # turn grey pictures into colour, or colour ones into grey
-    agreed: bool = False
-    first: str = ""
+    first: bool = False
+    chosen: Chosen = field(default="settings", compare=False)
 
     @staticmethod
     def of(
@@ -66,12 +72,12 @@ class ImageForm:
             "recolour": self.recolour,
         }
 
-    def like(self, image: NDArray[Any], what: str = "") -> ImageForm:
+    def like(self, image: NDArray[Any]) -> ImageForm:
         """Return the form with a shape: its own or, without one, that of this first picture."""
         if self.shape is not None:
             return self
         channels, height, width = image.shape
-        return replace(self, shape=(channels, height, width), first=what)
+        return replace(self, shape=(channels, height, width), first=True)
 
     def in_grey(self) -> ImageForm:
         """Return the form of the same pictures with one channel."""
@@ -80,8 +86,10 @@ class ImageForm:
 
     def remedy(self, **settings: object) -> str:
         """Return where to make these settings, in words."""
-        if self.agreed:
-            options = " ".join(_option(key, value) for key, value in settings.items())
+        options = " ".join(_option(key, value) for key, value in settings.items())
+        if self.chosen == "options":
+            return f"or give {options}"
+        if self.chosen == "contract":
             return f"or agree on it: found the federation with `fedrfq committee init … {options}`"
         sets = " ".join(f"--set data.{key}={_text(value)}" for key, value in settings.items())
         return f"or give {sets}"
@@ -95,7 +103,7 @@ class ImageForm:
                 f"{what}: expected numbers as pixels, found {values.dtype}; convert them"
             )
         if self.window is None:
-            raise UserError(self._needs_window(values, what))
+            raise Unfit(self._needs_window(values, what))
         scaled = np.empty(values.shape, np.uint8)
         for start in range(0, len(values), _CHUNK):
             part = slice(start, start + _CHUNK)
@@ -103,7 +111,7 @@ class ImageForm:
         return scaled
 
     def _needs_window(self, values: NDArray[Any], what: str) -> str:
-        _check_finite(values, what)
+        check_finite(values, what)
         low = float(values.min()) if values.size else 0.0
         high = float(values.max()) if values.size else 0.0
         window = suggested_window(low, high)
@@ -128,29 +136,22 @@ class ImageForm:
             return image[:1]
         if not self.recolour:
             kinds = {1: "grey", 3: "colour"}
-            raise UserError(
-                f"{what}: expected a {kinds[channels]} picture{self._as_first()}, found a"
-                f" {kinds[len(image)]} one; {self._convert()},"
+            raise Unfit(
+                f"{what}: expected a {kinds[channels]} picture, found a {kinds[len(image)]} one;"
+                " convert it,"
                 f" {self.remedy(shape=self.settings()['shape'], recolour=True)}"
             )
         if channels == 3:
             return np.repeat(image, 3, axis=0)
         return luma(image)
 
-    def _as_first(self) -> str:
-        return f" like the first, {self.first}" if self.first else ""
-
-    def _convert(self) -> str:
-        # Of two that differ, the first may be the one that differs from all others.
-        return "convert one of them" if self.first else "convert it"
-
     def _resized(
         self, image: NDArray[np.uint8], size: tuple[int, int], what: str
     ) -> NDArray[np.uint8]:
         if not self.resize:
-            raise UserError(
-                f"{what}: expected {size[1]}×{size[0]} pixels (width × height)"
-                f"{self._as_first()}, found {image.shape[2]}×{image.shape[1]}; resize it,"
+            raise Unfit(
+                f"{what}: expected {size[1]}×{size[0]} pixels (width × height), found"
+                f" {image.shape[2]}×{image.shape[1]}; resize it,"
                 f" {self.remedy(shape=self.settings()['shape'], resize=True)}"
             )
         return scaled(image, size)
@@ -215,13 +216,14 @@ def scaled(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]
 
 def _through(window: tuple[float, float], values: NDArray[Any], what: str) -> NDArray[np.uint8]:
     """Return values through a window: linearly in between, and cut off at its ends."""
-    _check_finite(values, what)
+    check_finite(values, what)
     low, high = window
     share = (values.astype(np.float64) - low) / (high - low)
     return np.rint(np.clip(share, 0, 1) * 255).astype(np.uint8)
 
 
-def _check_finite(values: NDArray[Any], what: str) -> None:
+def check_finite(values: NDArray[Any], what: str) -> None:
+    """Raise UserError if there is no number for some pixel."""
     if not np.isfinite(values).all():
         raise UserError(f"{what}: expected finite pixels, found NaN or infinity; remove them")
 

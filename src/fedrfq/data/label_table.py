@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedrfq.data.class_names import MAX_CLASSES
 from fedrfq.data.content import Labels
-from fedrfq.errors import UserError
+from fedrfq.errors import UserError, each_of
 
 # Numbers that an error shows before it breaks off.
 _MAX_SHOWN = 8
@@ -30,7 +30,7 @@ def numbered(
     kinds = {array.dtype.kind for array in labels.values()}
     if kinds == {"U"}:
         return _from_text(labels, names, what)
-    numbers = {key: integers(array, f"{what}: {key}") for key, array in labels.items()}
+    numbers = each_of(lambda key, array: integers(array, f"{what}: {key}"), labels)
     if names:
         return names, numbers
     found = np.unique(np.concatenate(list(numbers.values())))
@@ -47,7 +47,7 @@ def numbered(
 def _from_text(
     labels: dict[str, NDArray[Any]], names: tuple[str, ...], what: str
 ) -> tuple[tuple[str, ...], dict[str, Labels]]:
-    arrays = {key: _flat(array, f"{what}: {key}") for key, array in labels.items()}
+    arrays = each_of(lambda key, array: _flat(array, f"{what}: {key}"), labels)
     found = {text(name, what) for array in arrays.values() for name in np.unique(array)}
     _check_number(len(found), what)
     classes = names or tuple(sorted(found))
@@ -77,16 +77,16 @@ def text(name: Any, what: str) -> str:
 
 def integers(array: NDArray[Any], what: str) -> Labels:
     """Return labels or groups as whole numbers; other forms are refused with their remedy."""
+    _check_no_column(array, what)
+    key = what.rpartition(" ")[2]
     if array.ndim == 2 and array.dtype.kind in "uifb" and _is_one_hot(array):
-        key = what.rpartition(" ")[2]
         raise UserError(
             f"{what}: expected one label for each image, found a row of {array.shape[1]} for each "
             f"with a single 1 in it (one-hot); store {key}.argmax(1)"
         )
     if array.dtype.kind == "f" and array.ndim == 1 and (array == np.rint(array)).all():
         raise UserError(
-            f"{what}: expected whole numbers, found {array.dtype}; store {what.rpartition(' ')[2]}"
-            ".astype(int)"
+            f"{what}: expected whole numbers, found {array.dtype}; store {key}.astype(int)"
         )
     if array.dtype.kind not in "ui":
         raise UserError(
@@ -97,12 +97,21 @@ def integers(array: NDArray[Any], what: str) -> Labels:
 
 
 def _flat(array: NDArray[Any], what: str) -> NDArray[Any]:
+    _check_no_column(array, what)
     if array.ndim != 1:
         raise UserError(
             f"{what}: expected a one-dimensional array of integers or names, "
             f"found {array.dtype} {array.shape}; convert it"
         )
     return array
+
+
+def _check_no_column(array: NDArray[Any], what: str) -> None:
+    if array.ndim == 2 and array.shape[1] == 1:
+        raise UserError(
+            f"{what}: expected a one-dimensional array, found one of {len(array)}×1; store"
+            f" {what.rpartition(' ')[2]}.ravel()"
+        )
 
 
 def _is_one_hot(array: NDArray[Any]) -> bool:

@@ -19,6 +19,7 @@ from fedrfq.data.image_form import AS_FOUND, ImageForm
 from fedrfq.data.origins import first
 from fedrfq.data.source import Source
 from fedrfq.data.split import Split, by_content
+from fedrfq.data.survey import Survey
 from fedrfq.errors import UserError, did_you_mean
 from fedrfq.plugins.known import owner_of
 
@@ -51,15 +52,19 @@ def load(
     source = DATASETS.get(name_or_path)
     if source is None:
         return _own(name_or_path, form, partial, split)
-    if form != AS_FOUND:
-        raise UserError(
-            f"{name_or_path} has a form of its own: remove data.shape, data.window, data.resize and"
-            " data.recolour, which are for your own data"
-        )
+    _check_as_found(name_or_path, form)
     if source.built_in and cached_dataset.is_outdated(source):
         get(source.name, progress=False)
     content = cached_dataset.read(source)
     return _dataset(source.name, content, source.mean, source.std, source.name)
+
+
+def _check_as_found(name: str, form: ImageForm) -> None:
+    if form != AS_FOUND:
+        raise UserError(
+            f"{name} has a form of its own: leave shape, window, resize and recolour out, which are"
+            " for your own data"
+        )
 
 
 def is_there(name_or_path: str) -> bool:
@@ -91,6 +96,10 @@ def at_path(name: str) -> Path | None:
 
 def load_agreed(name: str, contract: Contract, split: Split = by_content) -> Dataset:
     """Return a client's own samples at a path, with a federation's classes and form of images."""
+    if name != CONTRACT and at_path(name) is None:
+        raise UserError(
+            f"--data: expected the path of your samples, found nothing at {name!r:.200}; check it"
+        )
     path = _existing(name)
     if path.is_dir():
         # Names first: thousands of pictures may have to be read before a wrong one is found.
@@ -137,7 +146,15 @@ def _own(name_or_path: str, form: ImageForm, partial: bool, split: Split) -> Dat
 def _content(path: Path, form: ImageForm, partial: bool, split: Split) -> Content:
     if path.is_dir():
         return image_folder.read(path, form, partial, split)
-    return array_file.read(path, form=form, partial=partial)
+    return array_file.read(path, form=form, partial=partial, split=split)
+
+
+def survey(name: str, form: ImageForm) -> Survey:
+    """Return what the pictures at a path are like, before they are given this form."""
+    path = _existing(name)
+    if path.is_dir():
+        return image_folder.survey(path, form, partial=True)
+    return array_file.survey(path, form)
 
 
 def _existing(name_or_path: str) -> Path:
@@ -258,15 +275,17 @@ def _from_places(known: Source, progress: bool) -> tuple[Content, str]:
         raise UserError(f"{known.name}: {error}") from error
 
 
-def info(name: str) -> dict[str, Any]:
-    """Return what is known about a dataset by name or path.
+def info(name: str, form: ImageForm = AS_FOUND) -> dict[str, Any]:
+    """Return what is known about a dataset by name, or at a path in this form.
 
     Counts, shape and size are included only if it is in the cache (or at a path).
     """
     known = DATASETS.get(name)
+    if known:
+        _check_as_found(name, form)
     if known and not cached_dataset.path(name).is_file():
         return {"name": name, "cached": False, "classes": known.classes, "sha256": known.sha256}
-    data = load(name)
+    data = load(name, form)
     if known:
         path = cached_dataset.path(name)
         origin = cached_dataset.note(name).get("source")

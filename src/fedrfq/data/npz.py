@@ -17,7 +17,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedrfq.data.archives import reporting_damage
-from fedrfq.errors import UserError
+from fedrfq.errors import UserError, each_of
 from fedrfq.files.regular import open_regular
 
 # Bytes of all arrays together.
@@ -42,7 +42,7 @@ def read(path: Path, wanted: tuple[str, ...]) -> dict[str, NDArray[Any]]:
             raise UserError(
                 f"{path}: expected at most {LIMIT} bytes of arrays, found more; use fewer images"
             )
-        return {name: _array(archive, info, f"{path}: {name}") for name, info in members.items()}
+        return each_of(lambda name, info: _array(archive, info, f"{path}: {name}"), members)
 
 
 def read_all(content: bytes, what: str) -> dict[str, NDArray[Any]]:
@@ -97,10 +97,12 @@ def _check_header(
     shape: tuple[int, ...], dtype: np.dtype[Any], info: zipfile.ZipInfo, start: int, what: str
 ) -> None:
     if dtype.kind not in "uifbU":
-        raise UserError(
-            f"{what}: expected numbers or text, found {dtype} {shape}; "
-            "convert it (images to uint8, labels to int64)"
-        )
+        array = what.rpartition(" ")[2]
+        remedy = "convert it to numbers"
+        if dtype.kind in "OS":
+            # Text is often kept so, and is refused because reading objects runs what is in them.
+            remedy = f"store {array}.astype(str) if it is text, and numbers as numbers"
+        raise UserError(f"{what}: expected numbers or text, found {dtype} {shape}; {remedy}")
     size = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or size != info.file_size - start:
         raise UserError(

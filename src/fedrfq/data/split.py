@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from fedrfq.errors import UserError
 
+# The share of samples that are tested on, where nobody has split them.
+TEST_SHARE = 0.2
 Indices = NDArray[np.int64]
 # Returns sorted train and test indices of images with these labels. It is given the share that is
 # tested on, and what the images are, for errors.

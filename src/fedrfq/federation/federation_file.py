@@ -32,6 +32,7 @@ from fedrfq.robust.rules import RULES
 VERSION = 1
 # Bytes of the file: room for tens of thousands of members with their certificates.
 MAX_BYTES = 1 << 27
+_MS_PER_S = 1000
 _MAX_VALUES = 1 << 24  # in all global prototypes together
 # How simulated servers misbehave is not agreed on, and is no part of the run's id.
 SIMULATION = ("faulty", "behaviour", "network")
@@ -49,7 +50,10 @@ class NewerProtocol(UnknownProtocol):
 
 @dataclass(frozen=True)
 class Timings:
-    """How long servers wait, in milliseconds, and for how many clients at least."""
+    """How long servers wait, in milliseconds, and for how many clients at least.
+
+    The deadline counts from the result before, so a pause between rounds is a part of it.
+    """
 
     minimum: int = 1
     deadline_ms: int = 60_000
@@ -71,6 +75,7 @@ class Federation:
     protocol: int = protocol.LATEST  # the version that all parties speak
     contract: Contract | None = None  # None where clients deal a known dataset among themselves
     decisions: int = decisions.VERSION  # the version by which all servers decide
+    pause_s: int = 0  # how long clients wait after a result before they train for the next
 
     def __post_init__(self) -> None:
         check_exact(self.task.detector, self.task.rule, len(self.servers))
@@ -78,6 +83,12 @@ class Federation:
             raise UserError(
                 f"the data contract names {len(self.contract.classes)} classes, and the task has"
                 f" {self.task.classes}"
+            )
+        if not 0 <= self.pause_s * _MS_PER_S < self.timings.deadline_ms:
+            raise UserError(
+                f"the pause is {self.pause_s} s, and the deadline"
+                f" {self.timings.deadline_ms} ms after the result before: give a round a deadline"
+                " after the pause"
             )
         keys = self.servers + self.clients + self.couriers
         if self.network is not None:
@@ -131,6 +142,8 @@ class Federation:
             "decisions": self.decisions,
             "experiment": self.experiment,
             **vars(self.timings),
+            # Files from before there was the key keep their hashes.
+            **({"pause_s": self.pause_s} if self.pause_s else {}),
             "rule": task.rule,
             "bits": task.precision.bits,
             "classes": task.classes,
@@ -267,6 +280,7 @@ def _parse(table: Mapping[str, Any]) -> Federation:
         table["protocol"],
         contract,
         _positive(table, "decisions"),
+        _positive(table, "pause_s") if "pause_s" in table else 0,
     )
 
 

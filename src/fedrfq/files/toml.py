@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,8 +28,7 @@ _LINE = re.compile(
 def read(path: Path) -> Table:
     """Read an experiment file that a user named; it may be a pipe, such as /dev/stdin."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        content = _read(path)
         if len(content) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
         return tomllib.loads(content.decode())
@@ -38,6 +39,17 @@ def read(path: Path) -> Table:
     # ValueError also covers integers with too many digits, RecursionError lists nested too deeply.
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read as TOML: {error}") from error
+
+
+def _read(path: Path) -> bytes:
+    """Return the first bytes of a file, or of a pipe that somebody writes to."""
+    # Opening a pipe would wait for a writer, perhaps for ever.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        os.set_blocking(file.fileno(), True)
+        content = file.read(MAX_BYTES + 1)
+        if not content and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is a pipe, and nobody writes to it")
+    return content
 
 
 def plain(text: str) -> Table:

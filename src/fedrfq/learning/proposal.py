@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -32,6 +33,8 @@ _MIN_SHOTS = 10
 _MIN_SAMPLES = 20
 # Each try asks for this share of the one before.
 _STEP = 0.75
+# The partitions for a number of clients, those most like what was asked for first.
+_Partitions = Callable[[int], Iterator[PartitionKind]]
 
 
 def propose(
@@ -41,31 +44,69 @@ def propose(
 
     `deal` raises UserError where the samples do not suffice.
     """
-    for clients, partition in _candidates(experiment.partition, experiment.clients, dataset):
+
+    def works(clients: int, partition: PartitionKind) -> bool:
         try:
-            tried = replace(experiment, clients=clients, partition=partition)
-            deal(tried, dataset)
+            deal(replace(experiment, clients=clients, partition=partition), dataset)
         except UserError:
-            continue
-        return _line(experiment, _with_model(tried, dataset))
+            return False
+        return True
+
+    for most, least, partitions in _ways(experiment.partition, experiment.clients, dataset):
+        found = _most_clients(most, least, partitions, works)
+        if found is not None:
+            clients, partition = found
+            tried = replace(experiment, clients=clients, partition=partition)
+            return _line(experiment, _with_model(tried, dataset))
     return ""
 
 
-def _candidates(
+def _most_clients(
+    most: int, least: int, partitions: _Partitions, works: Callable[[int, PartitionKind], bool]
+) -> tuple[int, PartitionKind] | None:
+    """Return the most clients for which a partition works, and it; one client more has none."""
+
+    def first(clients: int) -> PartitionKind | None:
+        return next((each for each in partitions(clients) if works(clients, each)), None)
+
+    too_many = most + 1
+    for clients in _down(most, least):
+        partition = first(clients)
+        if partition is not None:
+            break
+        too_many = clients
+    else:
+        return None
+    while too_many - clients > 1:
+        middle = (clients + too_many) // 2
+        more = first(middle)
+        if more is None:
+            too_many = middle
+        else:
+            clients, partition = middle, more
+    return clients, partition
+
+
+def _ways(
     asked: PartitionKind, clients: int, dataset: Dataset
-) -> Iterator[tuple[int, PartitionKind]]:
-    """Yield numbers of clients and partitions, those most like what was asked for first."""
+) -> Iterator[tuple[int, int, _Partitions]]:
+    """Yield ways to deal, those most like what was asked for first.
+
+    Each has the most and the least clients to try, and the partitions for a number of clients.
+    """
     if isinstance(asked, FromFile):
         return  # the file says who holds what, and nothing is like it
     if isinstance(asked, Classes):
         yield from _classes(asked, clients, dataset)
     if isinstance(asked, Groups):
-        yield from ((fewer, replace(asked, groups_per_client=1)) for fewer in _down(clients, 1))
+        yield clients, 1, lambda number: iter([replace(asked, groups_per_client=1)])
     by_samples = asked if isinstance(asked, Dirichlet | Iid) else Dirichlet()
-    yield from _samples(by_samples, clients, dataset)
+    yield clients, 1, partial(_samples, by_samples, dataset)
 
 
-def _classes(asked: Classes, clients: int, dataset: Dataset) -> Iterator[tuple[int, Classes]]:
+def _classes(
+    asked: Classes, clients: int, dataset: Dataset
+) -> Iterator[tuple[int, int, _Partitions]]:
     total = len(dataset.classes)
     shots = min(asked.shots, int(np.bincount(dataset.train_y, minlength=total).min()))
     test_shots = min(asked.test_shots, int(np.bincount(dataset.test_y, minlength=total).min()))
@@ -73,21 +114,17 @@ def _classes(asked: Classes, clients: int, dataset: Dataset) -> Iterator[tuple[i
     if not shots or not test_shots:
         return
     most = replace(asked, ways=min(asked.ways, total), shots=shots, test_shots=test_shots)
-    for number in _down(clients, 2):
-        for fewer in _down(shots, max(1, min(shots // 2, _MIN_SHOTS))):
-            yield number, replace(most, shots=fewer)
-    yield clients, replace(most, share=True)
+    fewest = max(1, min(shots // 2, _MIN_SHOTS))
+    yield clients, 2, lambda number: (replace(most, shots=each) for each in _down(shots, fewest))
+    yield clients, clients, lambda number: iter([replace(most, share=True)])
 
 
-def _samples(
-    asked: Dirichlet | Iid, clients: int, dataset: Dataset
-) -> Iterator[tuple[int, Dirichlet | Iid]]:
-    for number in _down(clients, 1):
-        samples = min(asked.samples, len(dataset.train_y) // number)
-        if samples < _MIN_SAMPLES and number > 2:
-            continue
-        for tests in _down(min(asked.test_samples, len(dataset.test_y)), 1):
-            yield number, replace(asked, samples=max(1, samples), test_samples=tests)
+def _samples(asked: Dirichlet | Iid, dataset: Dataset, clients: int) -> Iterator[Dirichlet | Iid]:
+    samples = min(asked.samples, len(dataset.train_y) // clients)
+    if samples < _MIN_SAMPLES and clients > 2:
+        return
+    for tests in _down(min(asked.test_samples, len(dataset.test_y)), 1):
+        yield replace(asked, samples=max(1, samples), test_samples=tests)
 
 
 def _down(most: int, least: int) -> Iterator[int]:

@@ -11,6 +11,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from fedrfq.node.logs import log_event, log_peer_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity, load
 from fedrfq.node.news import News
-from fedrfq.node.obstacles import log_obstacles
+from fedrfq.node.obstacles import log_obstacles, log_other_runs
 from fedrfq.node.ops import status
 from fedrfq.node.ops.client_status import ClientTracker
 from fedrfq.node.ops.prometheus import client_metrics
@@ -107,6 +108,7 @@ class ClientProcess:
         self._driver.on_failed = self._failed
         self._links.on_peer = self._peer
         log_obstacles(self._links, self._federation)
+        log_other_runs(self._driver.admission, self._federation)
         self._on_round = on_round
         self._learner = self._make_learner(participant)
         self._compactor = LogCompactor(self._store, self._audit)
@@ -128,8 +130,9 @@ class ClientProcess:
             assert public is not None
             return Leaver(~self._identity.party, public, self._driver.give)
         history = ClientHistory(self._identity.folder, self._federation.roster.run.hex())
-        learner = Learner(participant, history, self._driver.give)
+        learner = Learner(participant, history, self._driver.give, self._federation.pause_s)
         learner.on_round = self._completed
+        learner.on_pause = self._pausing
         return learner
 
     async def run(self, once: bool) -> ClientEnded:
@@ -235,6 +238,9 @@ class ClientProcess:
     def _completed(self, line: HistoryLine) -> None:
         self._tracker.completed(line)
         self._on_round(line, self._rounds)
+
+    def _pausing(self, until: datetime) -> None:
+        self._tracker.pauses_until = until
 
     def _compact(self) -> None:
         try:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrfq import data as datasets
+from fedrfq.data import Contract
 from fedrfq.experiment import Experiment
 from fedrfq.federation.public_task import PublicTask
 from fedrfq.node.client_learning import local_data
@@ -27,11 +29,44 @@ class ClassPreview:
 
 
 @dataclass(frozen=True)
+class WindowPreview:
+    """The federation's window, and what share of a client's pixels it cuts off."""
+
+    window: str
+    low: float
+    high: float
+    beyond: float
+
+    @property
+    def suspicious(self) -> bool:
+        """Return whether the window cuts off so much that it may be the wrong one."""
+        return self.beyond > _MAX_BEYOND
+
+    @property
+    def about(self) -> str:
+        """Describe it in one line, with what to do if it is suspicious."""
+        text = (
+            f"{100 * self.beyond:.1f} % of the pixels lie beyond {self.window}"
+            f" (they run from {self.low:g} to {self.high:g})"
+        )
+        if not self.suspicious:
+            return text
+        return (
+            f"{text} and become black or white: unless that is meant, agree on another window"
+            " before anybody types the id, or found another federation"
+        )
+
+
+@dataclass(frozen=True)
 class DataPreview:
-    """The federation's classes in their order, and what the client uploads, in words."""
+    """The federation's classes in their order, and what the client uploads, in words.
+
+    There is a window where the contract has one and the client has pixels of more than 8 bits.
+    """
 
     classes: tuple[ClassPreview, ...]
     uploads: tuple[str, ...]
+    window: WindowPreview | None = None
 
     @property
     def about(self) -> str:
@@ -47,6 +82,8 @@ class DataPreview:
 
 # Missing classes that are named before the rest is only counted.
 _MAX_NAMED = 10
+# The share of pixels beyond the window that may be scratches, labels and metal.
+_MAX_BEYOND = 0.05
 
 
 def preview(identity: Identity, data: str) -> DataPreview:
@@ -65,7 +102,21 @@ def preview(identity: Identity, data: str) -> DataPreview:
         for label, name in enumerate(local.dataset.classes)
     )
     counts_J = np.array([each.train for each in classes])
-    return DataPreview(classes, _uploads(experiment, identity.federation.task.public, counts_J))
+    return DataPreview(
+        classes,
+        _uploads(experiment, identity.federation.task.public, counts_J),
+        _window(identity.federation.contract, data),
+    )
+
+
+def _window(contract: Contract | None, data: str) -> WindowPreview | None:
+    if contract is None or contract.form.window is None:
+        return None
+    found = datasets.survey(data, contract.form)
+    if not found.deep:
+        return None
+    window = str(contract.form.settings()["window"])
+    return WindowPreview(window, found.low, found.high, found.share_beyond)
 
 
 def _picture(local: LocalDataset, label: int) -> NDArray[Any] | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
 from fedrfq.consensus.events import Submit
 from fedrfq.node.logs import log_event
@@ -20,20 +22,28 @@ class Learner:
     """Trains whenever there is a new result, and passes the upload on to `give`.
 
     Everything but the training and testing itself happens in the event loop. `accuracies` are those
-    after the last round heard of.
+    after the last round heard of. After each result it pauses for so many seconds.
     """
 
     def __init__(
-        self, participant: Participant, history: ClientHistory, give: Callable[[Submit], None]
+        self,
+        participant: Participant,
+        history: ClientHistory,
+        give: Callable[[Submit], None],
+        pause_s: int = 0,
     ) -> None:
         self._participant = participant
         self._history = history
         self._give = give
+        self._pause = timedelta(seconds=pause_s)
+        # The round that this client was ready for before it was decided.
+        self._ready = 0
         self._newest: News | None = None
         self._arrived = asyncio.Event()
         self._since = time.monotonic()
         self.accuracies: ClientAccuracies | None = None
         self.on_round: Callable[[HistoryLine], None] = lambda line: None
+        self.on_pause: Callable[[datetime], None] = lambda until: None
 
     def hear(self, news: News) -> None:
         """Take the newest result, and give up training for an older one."""
@@ -59,6 +69,7 @@ class Learner:
                 await self._record(news)
             if news.last or (once and news is not first):
                 return news
+            await self._rest(news)
             self._since = time.monotonic()
             await self._train(news)
             news = await self._wait_after(news.round)
@@ -69,11 +80,28 @@ class Learner:
             await self._arrived.wait()
         return self._newest
 
+    async def _rest(self, news: News) -> None:
+        """Wait until the pause after the last result is over, or a newer one is here.
+
+        Who was away when a result came does not know when the pause began, and does not wait: an
+        upload that is early waits for the others.
+        """
+        now = datetime.now(UTC)
+        # Not longer than the pause, if the clock was set back.
+        rest = min(self._pause, (self._history.at or now - self._pause) + self._pause - now)
+        if rest <= timedelta():
+            return
+        log_event("pausing", until=(now + rest).isoformat(timespec="seconds"))
+        self.on_pause(now + rest)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wait_after(news.round), rest.total_seconds())
+
     async def _train(self, news: News) -> None:
         """Train for the round after this result, unless a newer one arrives first."""
         number = news.round + 1
         if not self._participant.takes_part(number):
             log_event("not selected for this round", round=number)
+            self._ready = number
             return
         # An interrupt may be left over from before this training began, so being interrupted does
         # not mean that there is a newer result: only `_newest` tells.
@@ -83,6 +111,7 @@ class Learner:
             except Interrupted:
                 continue
             self._give(Submit(number, content))
+            self._ready = number
             return
         log_event("the round ended before training did", "warning", round=number)
 
@@ -113,6 +142,7 @@ class Learner:
             accuracy_all=accuracies.accuracy_all,
             accuracy_held=accuracies.accuracy_held,
             accuracy_unheld=accuracies.accuracy_unheld,
+            at=datetime.now(UTC).isoformat() if self._ready == news.round else "",
         )
         self._history.write(line)
         log_event("round completed", "info", **line.facts())

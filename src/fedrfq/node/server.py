@@ -25,7 +25,7 @@ from fedrfq.node.logs import log_event, log_peer_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity, load
 from fedrfq.node.membership.proposal import pending
-from fedrfq.node.obstacles import log_obstacles
+from fedrfq.node.obstacles import log_obstacles, log_other_runs
 from fedrfq.node.ops import status
 from fedrfq.node.ops.prometheus import metrics
 from fedrfq.node.ops.status import LastRound
@@ -118,6 +118,7 @@ class Server:
         driver.on_failed = self._failed
         self._links.on_peer = self._peer
         log_obstacles(self._links, self._federation)
+        log_other_runs(self._driver.admission, self._federation)
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT, or the end of the run if that was asked for."""

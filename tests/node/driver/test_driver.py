@@ -166,6 +166,25 @@ def test_messages_of_another_run_are_not_decoded() -> None:
     run(test())
 
 
+def test_who_only_ever_speaks_of_another_run_is_reported_once() -> None:
+    """Around a change of the federation, messages of the run before or after are no news."""
+
+    async def test() -> None:
+        world = World()
+        reported: list[tuple[int, bytes]] = []
+        world.driver.admission.on_another_run = lambda *found: reported.append(found)
+        other = Rules(roster(clients=9))
+        foreign = other.signed(UploadList(1, 1, ()), signer(key("server", 1))).wire
+        world.driver.hear(2, word().wire)
+        for peer in (1, 2, 1, ~0):
+            world.driver.hear(peer, foreign)
+        await quiet()
+        assert sorted(reported) == [(~0, other.run), (1, other.run)]
+        assert world.driver.counts["messages of another run"] == 4
+
+    run(test())
+
+
 def test_what_there_is_no_room_for_is_counted_and_gone() -> None:
     async def test() -> None:
         world = World()

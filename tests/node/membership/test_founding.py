@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -24,7 +25,7 @@ from fedrfq.federation.members import Member, Members, endpoint
 from fedrfq.federation.signatures import Ed25519Signer
 from fedrfq.files import toml
 from fedrfq.learning.round_loop import committee_settings
-from fedrfq.node.membership import certificates, founding, identity
+from fedrfq.node.membership import certificates, founding, identity, joining
 from fedrfq.node.membership.founding import NewKeys
 from fedrfq.node.membership.request import Request
 from fedrfq.node.storage.party_folder import write
@@ -199,6 +200,45 @@ def test_keys_may_be_made_for_some_and_requested_by_others(tmp_path: Path) -> No
     federation = founding.init(tmp_path / "it", addresses(["h"], 4, 7400), 1)
     assert [member.name for member in federation.members.values()][4:] == ["client-0", "hospital"]
     assert not (tmp_path / "it" / "hospital").exists()
+
+
+def test_who_founds_too_early_is_told_who_has_asked_and_makes_nobodys_keys(tmp_path: Path) -> None:
+    folder = tmp_path / "it"
+
+    def ask(*keys: NewKeys) -> None:
+        for made in keys:
+            name = made.request.member.name
+            made.write(tmp_path / name)
+            founding.add(folder, [tmp_path / name / "request.toml"])
+
+    def refused() -> str:
+        said = fedrfq("committee", "init", folder, expect=2).stderr
+        assert [path.name for path in folder.iterdir()] == ["requests"]
+        return said
+
+    ask(NewKeys.new("ward-a"))
+    assert "and none would be in it; so far these have asked: clients ward-a; wait" in refused()
+    shutil.rmtree(folder)
+    ask(*(NewKeys.new(f"hospital-{k}", f"h:{7400 + k}") for k in range(2)))
+    assert "no client has asked to take part yet, only the servers hospital-0, hos" in refused()
+    ask(NewKeys.new("ward-b"))
+    assert "and 2 would be in it; so far these have asked: servers hospital-0, hosp" in refused()
+    ask(*(NewKeys.new(f"hospital-{k}", f"h:{7400 + k}") for k in range(2, 4)))
+    said = fedrfq("committee", "init", folder).stdout
+    assert "servers: hospital-0, hospital-1, hospital-2, hospital-3\nclients: ward-b\n" in said
+
+
+def test_a_pause_between_rounds_is_agreed_on(tmp_path: Path) -> None:
+    options = ("--servers", 1, "--clients", 1, "--pause", 86400, "--deadline", 90)
+    fedrfq("committee", "init", tmp_path / "it", *options)
+    found = identity.read_federation(tmp_path / "it" / "federation.toml")
+    assert (found.pause_s, found.timings.deadline_ms) == (86_400, 86_490_000)
+    said = "\n".join(joining.terms(found))
+    assert "waits 90 s for the others\nbetween two rounds clients pause for 1 day, 0:00:00" in said
+    # A file without one is as it was before there were pauses.
+    assert "pause" not in replace(found, pause_s=0).text
+    with pytest.raises(UserError, match="give a round a deadline after the pause"):
+        replace(found, pause_s=86_490)
 
 
 def test_a_request_is_read_back() -> None:

@@ -78,7 +78,7 @@ def test_who_waited_while_it_was_founded_anew_is_told_to_start_again(
 ) -> None:
     found(shared)
     me = joining.await_federation(asked, shared)
-    with pytest.raises(UserError, match="if nobody has agreed to it yet, remove the file and"):
+    with pytest.raises(UserError, match="before its first round, remove the file and"):
         found(shared)
     (shared / "federation.toml").unlink()
     joining.ask(asked.with_name("hospital"), shared, "127.0.0.1:7500")

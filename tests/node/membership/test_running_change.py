@@ -6,13 +6,22 @@ import asyncio
 import shutil
 import subprocess
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from fedrfq.federation.federation_file import experiment_digest
+from fedrfq.files import toml
 from fedrfq.node.membership import epochs, identity
+from fedrfq.node.membership.change import changed as change
+from fedrfq.node.membership.change import differences
 from fedrfq.node.membership.identity import load
 from fedrfq.node.server import ServerOptions, serve
 from support.command import fedrfq as in_process
 from support.federations import PATIENCE_S, Uploader, founded, process, until, without_torch
+from support.parties import agreed, keys
 
 
 def fedrfq(*arguments: object) -> str:
@@ -100,6 +109,58 @@ def test_a_change_is_agreed_on_and_followed(tmp_path: Path) -> None:
     assert output.count("/past/1 is verified") == 4
     assert "4 logs agree" in output
     assert identity.load(servers[1]).signer.public == identity.read_federation(file).servers[1]
+
+
+def test_rounds_are_added_and_a_pause_agreed_on_while_it_runs(tmp_path: Path) -> None:
+    federation = founded(tmp_path, clients=1, rounds=8)
+    servers = [tmp_path / f"server-{k}" for k in range(4)]
+    client = tmp_path / "client-0"
+    file = tmp_path / "new.toml"
+
+    async def test() -> None:
+        running = [asyncio.create_task(serve(load(folder), ServerOptions())) for folder in servers]
+        await rounds([client], 2)
+        options = ("--rounds", 20, "--pause", 3600, "--out", file)
+        said = in_process("committee", "change", servers[0], *options).stdout
+        assert "rounds in all: 8 -> 20\n" in said
+        assert "pause between rounds: 0 s -> 3600 s\n" in said
+        assert "experiment" not in said
+        for folder in servers[:3]:
+            in_process("committee", "approve", folder, file)
+        await changed([client], servers)
+        (client / "past/1").mkdir(parents=True)
+        shutil.copy(file, client / "federation.toml")
+        for name in ("federation.toml", "last.bin"):
+            shutil.copy(servers[0] / "past/1" / name, client / "past/1")
+        left = epochs.rounds_left(load(client))
+        # More than there were; this client, which does not train, does not pause either.
+        assert 8 < left == 20 - epochs.rounds_before(servers[0])
+        await rounds([client], left)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(test(), 3 * PATIENCE_S))
+    after = load(servers[0]).federation
+    # Who is missing is waited for as long as before, once the pause is over.
+    assert after.timings.deadline_ms - federation.timings.deadline_ms == 3_600_000
+    left = epochs.rounds_left(load(servers[0]))
+    assert f"{left} of {left} " in in_process("verify", *servers).stdout
+
+
+@pytest.mark.parametrize("noise", [{"privacy": {"noise": 1.5}}, {"train": {"dp_noise": 2.0}}, {}])
+def test_more_rounds_are_said_to_cost_where_there_is_noise(noise: dict[str, Any]) -> None:
+    federation = agreed(keys())
+    assert federation.network is not None
+    text = toml.dump({"rounds": 8, **noise})
+    with_noise = replace(
+        federation,
+        experiment=experiment_digest(toml.strict(text)),
+        network=replace(federation.network, experiment=text),
+    )
+    (said,) = differences(with_noise, change(with_noise, rounds=20))
+    assert said.partition(", ")[0] == "rounds in all: 8 -> 20"
+    assert ("may cost clients ε" in said) == bool(noise)
 
 
 def test_a_server_that_lost_its_machine_comes_back_with_new_keys(tmp_path: Path) -> None:

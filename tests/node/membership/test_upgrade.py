@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -15,7 +16,8 @@ import pytest
 
 from fedrfq.consensus import protocol
 from fedrfq.federation import decisions
-from fedrfq.node.membership import epochs
+from fedrfq.node.membership import epochs, founding
+from fedrfq.node.ops.local_cluster import free_ports
 from support.command import fedrfq
 from support.federations import PATIENCE_S, Uploader, founded, status, until
 
@@ -24,7 +26,8 @@ OLDER = (protocol.LATEST,)
 NEWER = (protocol.LATEST, protocol.LATEST + 1)
 PROGRAM = """
 import sys
-sys.modules['torch'] = None
+if {without_torch}:
+    sys.modules['torch'] = None
 from fedrfq.consensus import protocol
 from fedrfq.federation import decisions
 protocol.SUPPORTED = {versions}
@@ -40,14 +43,54 @@ def server(
     folder: Path, versions: tuple[int, ...] = OLDER, decided: int = decisions.VERSION
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a server with a program that speaks these versions, and decides by this one."""
-    program = PROGRAM.format(versions=versions, decided=decided)
-    command = [sys.executable, "-c", program, "server", str(folder)]
+    with _party(folder, versions, decided, ("server", str(folder))) as running:
+        yield running
+
+
+@contextmanager
+def trainer(folder: Path, versions: tuple[int, ...]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a client that trains, with a program that speaks these versions."""
+    words = ("client", str(folder), "--data", "mnist5k", "--device", "cpu")
+    with _party(folder, versions, decisions.VERSION, words) as running:
+        yield running
+
+
+@contextmanager
+def _party(
+    folder: Path, versions: tuple[int, ...], decided: int, words: tuple[str, ...]
+) -> Iterator[subprocess.Popen[bytes]]:
+    trains = words[0] == "client"
+    program = PROGRAM.format(versions=versions, decided=decided, without_torch=not trains)
+    command = [sys.executable, "-c", program, *words]
     log = folder.with_suffix(".log").open("ab")
     with log, subprocess.Popen(command, stderr=log) as running:
         try:
             yield running
         finally:
             running.kill()
+
+
+def certified(folder: Path) -> int:
+    """Return how many rounds a client that trains knows to be certified, over all runs."""
+    path = folder / "rounds.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+async def goes_on(folder: Path) -> None:
+    """Wait until a client that trains knows of two rounds more."""
+    before = certified(folder)
+    await until(lambda: certified(folder) > before + 1)
+
+
+async def decided_again(folder: Path) -> None:
+    """Wait until a server that was started again has decided a round."""
+    while (await asyncio.to_thread(status, folder))["last"] is None:
+        await asyncio.sleep(0.05)
+
+
+async def stopped(running: subprocess.Popen[bytes]) -> None:
+    running.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(running.wait, PATIENCE_S) == 0
 
 
 async def more(client: Uploader, rounds: int) -> None:
@@ -115,6 +158,56 @@ def test_servers_are_upgraded_one_at_a_time_and_then_the_protocol(
     asyncio.run(bounded())
     left = 100 - epochs.rounds_before(folders[0])
     assert f"1 of {left} " in fedrfq("verify", *folders[:2]).stdout
+
+
+def test_clients_that_train_are_upgraded_one_at_a_time_with_their_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both releases train and certify in the same rounds; then all speak the next version."""
+    folder = tmp_path / "f"
+    small = ["partition.ways=3", "partition.shots=7", "partition.test_shots=5", "model.name=mlp"]
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(4)]
+    waits = {"minimum": 1, "deadline_ms": 2_000, "view_ms": 1_000, "resend_ms": 100}
+    founding.init(folder, addresses, 2, waits, sets=[*small, "rounds=100000"])
+    servers = [folder / f"server-{k}" for k in range(4)]
+    clients = [folder / f"client-{k}" for k in range(2)]
+    new = tmp_path / "new.toml"
+
+    async def test(running: ExitStack) -> None:
+        parties = {each: running.enter_context(server(each, OLDER)) for each in servers}
+        parties |= {each: running.enter_context(trainer(each, OLDER)) for each in clients}
+        for upgraded in (servers[0], clients[0], *servers[1:], clients[1]):
+            other = clients[upgraded == clients[0]]
+            await goes_on(other)
+            await stopped(parties[upgraded])
+            start = trainer if upgraded in clients else server
+            parties[upgraded] = running.enter_context(start(upgraded, NEWER))
+            await goes_on(other)
+            if upgraded in clients:
+                await goes_on(upgraded)
+            else:
+                await decided_again(upgraded)
+        monkeypatch.setattr(protocol, "SUPPORTED", NEWER)
+        fedrfq("committee", "change", servers[0], "--protocol", NEWER[1], "--out", new)
+        for each in servers[:3]:
+            fedrfq("committee", "approve", each, new)
+        await until(lambda: all((each / "past/1/last.bin").exists() for each in parties))
+        for each in clients:
+            await goes_on(each)
+        for each in (*clients, *servers):
+            await stopped(parties[each])
+
+    async def bounded() -> None:
+        with ExitStack() as running:
+            await asyncio.wait_for(test(running), 4 * PATIENCE_S)
+
+    asyncio.run(bounded())
+    done = fedrfq("verify", *servers, *clients)
+    assert "6 logs agree" in done.stdout
+    for each in clients:
+        runs = [json.loads(line)["run"] for line in (each / "rounds.jsonl").open()]
+        assert len(set(runs)) == 2
+        assert tomllib.loads((each / "federation.toml").read_text())["protocol"] == NEWER[1]
 
 
 async def refused(folder: Path, running: subprocess.Popen[bytes], line: str) -> None:

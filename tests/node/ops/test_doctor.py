@@ -18,6 +18,7 @@ import pytest
 
 from fedrfq.files import locks
 from fedrfq.node.membership import identity
+from fedrfq.node.membership.founding import NewKeys
 from fedrfq.node.ops import doctor
 from fedrfq.node.ops.doctor import FAILED, OK, WARNING, Finding
 from fedrfq.node.transport import tls
@@ -287,6 +288,19 @@ def test_a_full_disk_is_found(
         if found.what == "disk"
     ]
     assert disk.grade == grade
+
+
+def test_a_party_that_waits_for_the_founding_is_told_so(tmp_path: Path) -> None:
+    ward = tmp_path / "ward"
+    NewKeys.new("ward").write(ward)
+    found = {one.what: one for one in doctor.examine(ward)}
+    assert found["federation.toml"].grade == FAILED
+    assert found["federation.toml"].note.startswith("not founded yet: ")
+    said = fedrfq("doctor", ward, "--data", tmp_path, expect=1).stdout
+    assert "not founded yet" in said
+    assert said.count("failed") == 1
+    for folder in (ward, tmp_path):
+        assert "not founded yet" in fedrfq("committee", "status", folder, expect=2).stderr
 
 
 def test_no_folder_at_all_is_found(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import re
+import shutil
 import signal
 import subprocess
 from dataclasses import asdict, fields
@@ -24,6 +25,7 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
 from fedrfq.federation import codec
 from fedrfq.node.membership import identity
+from fedrfq.node.membership.founding import NewKeys
 from fedrfq.node.ops import status as server_status
 from fedrfq.node.ops import status_client
 from fedrfq.node.ops.client_status import _why
@@ -433,6 +435,21 @@ def _catches_sigterm(pid: int) -> bool:
     status = Path(f"/proc/{pid}/status").read_text()
     caught = int(re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)[1], 16)
     return bool(caught >> (signal.SIGTERM - 1) & 1)
+
+
+def test_parties_are_found_where_their_folders_are_without_a_federation_beside(
+    tmp_path: Path,
+) -> None:
+    """On a machine with a hospital's server and ward, nobody has put a federation.toml there."""
+    founded(tmp_path / "it", clients=1, couriers=1)
+    here = tmp_path / "hospital"
+    for name in ("server-2", "client-0", "courier-0"):
+        shutil.copytree(tmp_path / "it" / name, here / name)
+    NewKeys.new("late").write(here / "late")
+    found = status_client.parties(here)
+    assert found == [(here / "client-0", "client"), (here / "server-2", "server")]
+    with pytest.raises(UserError, match="nor one with such folders in it"):
+        status_client.parties(tmp_path)
 
 
 def test_status_finds_the_servers_that_run(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedrfq.audit import Audit, AuditedRound, AuditFailed
+from fedrfq.audit import Audit, AuditedRound, AuditFailed, find_gaps
 from fedrfq.consensus.compaction import compacted
 from fedrfq.consensus.events import Received, Timer
 from fedrfq.consensus.messages import Cert, Commit, Evidence, Inputs, Message, Part, PartKind
@@ -130,6 +130,31 @@ def test_a_round_learnt_by_certificate_is_one_and_says_so(federation: Networked)
         "verify", federation.home(AWAY), federation.home(0), "--recompute", "--json"
     ).stdout
     assert json.loads(both.splitlines()[-1])["complete"]
+
+
+def test_a_round_that_came_while_the_logs_were_read_is_no_reason_to_ask_for_other_logs(
+    federation: Networked, copy: Callable[[int], Path]
+) -> None:
+    """The client's log is read last, and has a round that the servers' had not yet."""
+    root = federation.rules.run
+    servers = [copy(server) for server in range(4)]
+    for path in servers:
+        for name in FILES:
+            hash_chain.cut(path / name, root, 3)
+    client = federation.home(~0)
+    said = fedrfq("verify", *servers, client, "--recompute", expect=3).stderr
+    assert "uploads 4: they were decided while the logs were read, so verify them again\n" in said
+    said = fedrfq("verify", *servers[:2], client, "--recompute", expect=3).stderr
+    assert "uploads 4: if rounds go on, they were decided" in said
+    assert "otherwise verify it together with the folders of other servers" in said
+    # Of a run that has ended, what is missing at the end was cut off.
+    logs = [(Audit(path, recompute=True), audited(path)) for path in servers]
+    ended = find_gaps(root, logs, recompute=True, last=4)
+    assert ended is not None
+    assert (ended.missing, ended.newest) == ((4,), False)
+    # What a server was away for is not new.
+    said = fedrfq("verify", servers[AWAY], "--recompute", expect=3).stderr
+    assert "uploads 2: verify it together with the folders of other servers" in said
 
 
 def test_a_client_has_certificates_globals_and_verdicts(federation: Networked) -> None:

@@ -55,8 +55,13 @@ class Admission:
         self.last_round = MAX_ROUNDS
         # The highest round that each server has mentioned.
         self.heard: dict[int, int] = {}
+        # Peers that have sent a message of this run, and those whose other run was reported.
+        self._here: set[int] = set()
+        self._elsewhere: set[int] = set()
         # Takes a frame of another run than the machine's, and tells whether it is one.
         self.take_elsewhere: Callable[[int, bytes], bool] = lambda peer, data: False
+        # Called once for each peer that has only ever sent messages of another run.
+        self.on_another_run: Callable[[int, bytes], None] = lambda peer, run: None
 
     def event(self, peer: int, data: bytes) -> Received | None:
         """Return a peer's frame as an event for the machine, if it is one.
@@ -64,9 +69,10 @@ class Admission:
         Raises Refused for what no honest party would send as a message.
         """
         # Another run may have more parties, and so larger messages.
-        if run_of(data) not in (None, self._run):
+        run = run_of(data)
+        if run is not None and run != self._run:
             if not self.take_elsewhere(peer, data):
-                self._counts["messages of another run"] += 1
+                self._note_another(peer, run)
             return None
         message = decode(data, self._sizes)
         body = message.body
@@ -75,10 +81,18 @@ class Admission:
             return None
         if type(body) in _TO_ADMIT and not self._admits(peer, body):
             return None
+        self._here.add(peer)
         # In a question for evidence the number is not a round, but too small to matter.
         if peer >= 0 and body.round > self.heard.get(peer, 0):
             self.heard[peer] = body.round
         return Received(peer, message)
+
+    def _note_another(self, peer: int, run: bytes) -> None:
+        self._counts["messages of another run"] += 1
+        # Around a change of the federation, messages of the run before or after are to be expected.
+        if peer not in self._here and peer not in self._elsewhere:
+            self._elsewhere.add(peer)
+            self.on_another_run(peer, run)
 
     def _admits(self, peer: int, body: AnyMessage) -> bool:
         """Refuse uploads after the last round, and change proposals that come too often."""

@@ -11,10 +11,13 @@ from typing import NamedTuple
 
 from fedrfq.errors import UserError, did_you_mean
 from fedrfq.federation import decisions as own_decisions
-from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.federation_file import Federation, experiment_digest
 from fedrfq.federation.members import ROLES, Member
 from fedrfq.federation.reconfiguration import read_successor
+from fedrfq.files import toml
 from fedrfq.node.membership.request import Request
+
+_MS_PER_S = 1000
 
 
 class _Row(NamedTuple):
@@ -31,21 +34,27 @@ def changed(
     minimum: int | None = None,
     protocol: int | None = None,
     decisions: int | None = None,
+    *,
+    rounds: int | None = None,
+    pause_s: int | None = None,
 ) -> Federation:
     """Return the federation without the expelled parties, and with those that ask to take part.
 
     A request under the name of a party of the same role gives that party new keys. Other new
     parties take the places of expelled ones of their role, and then further places. Everyone else
-    keeps its place, since the order of the parties is their numbering.
+    keeps its place, since the order of the parties is their numbering. `rounds` counts all, those
+    of earlier runs, too.
     """
     assert federation.network is not None
     # A forged or expired request must not get as far as the servers.
     for request in requests:
         request.check()
     _check_names(federation, expelled)
-    if not requests and not expelled and not any((minimum, protocol, decisions)):
+    settings = (minimum, protocol, decisions, rounds, pause_s)
+    if not requests and not expelled and settings.count(None) == len(settings):
         raise UserError(
-            "nothing would change: give requests, --expel, --minimum, --protocol or --decisions"
+            "nothing would change: give requests, --expel, --minimum, --rounds, --pause, --protocol"
+            " or --decisions"
         )
     servers, clients, couriers = (_new_rows(federation, role, requests, expelled) for role in ROLES)
     if not servers or not clients:
@@ -64,9 +73,16 @@ def changed(
             f"this program decides by version {own_decisions.VERSION}: make the change with the"
             f" release of fedrfq that decides by version {decisions}"
         )
+    if pause_s is None:
+        pause_s = federation.pause_s
+    experiment = _with_rounds(federation.network.experiment, rounds)
+    # Absent clients are waited for as long after the pause as before.
+    deadline_ms = federation.timings.deadline_ms + (pause_s - federation.pause_s) * _MS_PER_S
     successor = replace(
         federation,
-        timings=replace(federation.timings, minimum=minimum),
+        experiment=experiment_digest(toml.strict(experiment)),
+        timings=replace(federation.timings, minimum=minimum, deadline_ms=deadline_ms),
+        pause_s=pause_s,
         task=replace(federation.task, clients=len(clients)),
         servers=tuple(row.key for row in servers),
         clients=tuple(row.key for row in clients),
@@ -74,6 +90,7 @@ def changed(
             federation.network,
             # Ties the file to this run: it cannot be replayed in another federation.
             follows=federation.roster.run.hex(),
+            experiment=experiment,
             members=tuple(row.member for row in servers + clients + couriers),
         ),
         couriers=tuple(row.key for row in couriers),
@@ -82,6 +99,13 @@ def changed(
     )
     # The same checks that every server will make.
     return read_successor(federation, successor.text.encode())
+
+
+def _with_rounds(experiment: str, rounds: int | None) -> str:
+    """Return the text of an experiment with another number of rounds, if one is given."""
+    if rounds is None:
+        return experiment
+    return toml.dump({**toml.strict(experiment), "rounds": rounds})
 
 
 def _check_names(federation: Federation, expelled: Sequence[str]) -> None:
@@ -149,14 +173,28 @@ def differences(old: Federation, new: Federation) -> list[str]:
         )
     if new.task.detector != old.task.detector:
         lines.append(f"detector: {old.task.detector} -> {new.task.detector}")
-    if new.experiment != old.experiment:
-        lines.append("experiment: replaced by another one")
+    if new.pause_s != old.pause_s:
+        lines.append(f"pause between rounds: {old.pause_s} s -> {new.pause_s} s")
+    lines += _experiment_differences(old, new)
     if new.task.public is not None and new.task.public.privacy is not None:
         lines.append(
             "noise: the next run begins with an exchange, and clients draw another upload for it,"
             " which costs them ε as every upload does"
         )
     return lines
+
+
+def _experiment_differences(old: Federation, new: Federation) -> list[str]:
+    if new.experiment == old.experiment:
+        return []
+    assert old.network is not None
+    assert new.network is not None
+    before, after = (toml.strict(each.network.experiment) for each in (old, new))  # type: ignore[union-attr]
+    if {**before, "rounds": after["rounds"]} == after:
+        noise = after.get("privacy", {}).get("noise") or after.get("train", {}).get("dp_noise")
+        cost = ", and with noise every round more may cost clients ε" if noise else ""
+        return [f"rounds in all: {before['rounds']} -> {after['rounds']}{cost}"]
+    return ["experiment: replaced by another one"]
 
 
 def _leaves(old: Federation, name: str, role: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedrfq.data import CONTRACT, DATASETS, Contract, ImageForm
 from fedrfq.data.archives import read_file
 from fedrfq.data.image_form import AS_FOUND
-from fedrfq.data.library import load
+from fedrfq.data.library import is_there, load
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 
@@ -33,7 +33,8 @@ class ContractChoice:
     @staticmethod
     def of(classes: str, like: str, **form: str | bool) -> ContractChoice:
         """Return the choice of options as a user writes them."""
-        return ContractChoice(parse_classes(classes), ImageForm.of(**form), like)  # type: ignore[arg-type]
+        chosen = replace(ImageForm.of(**form), chosen="options")  # type: ignore[arg-type]
+        return ContractChoice(parse_classes(classes), chosen, like)
 
     def contract(self, experiment: Experiment) -> Contract | None:
         """Return the contract of an experiment, or None if its data are known by name.
@@ -57,6 +58,11 @@ class ContractChoice:
         return None
 
     def _like(self, example: str, form: ImageForm, has_noise: bool) -> Contract:
+        if not is_there(example):
+            raise UserError(
+                f"--like: expected the path of an example of clients' data, found nothing at"
+                f" {example!r:.200}; check the path"
+            )
         found = load(example, form)
         classes = self.classes or found.classes
         form = replace(form, shape=form.shape or found.shape)
@@ -106,9 +112,10 @@ def check_images(experiment: Experiment, contract: Contract) -> None:
 
 def _over(first: ImageForm, second: ImageForm) -> ImageForm:
     """Return the first form, with what it leaves open taken from the second."""
-    return ImageForm(
-        first.shape or second.shape,
-        first.window or second.window,
-        first.resize or second.resize,
-        first.recolour or second.recolour,
+    return replace(
+        first,
+        shape=first.shape or second.shape,
+        window=first.window or second.window,
+        resize=first.resize or second.resize,
+        recolour=first.recolour or second.recolour,
     )

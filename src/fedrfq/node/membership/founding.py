@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedrfq.data.contract import CONTRACT, Contract
+from fedrfq.data.contract import CONTRACT, Contract, listed
 from fedrfq.errors import UserError
 from fedrfq.federation.application import Task
 from fedrfq.federation.federation_file import Federation, Timings, experiment_digest
@@ -154,7 +154,11 @@ def detector_settings(file: Path | None, sets: Sequence[str], chosen: str | None
 
 
 def federation(
-    purpose: FoundingPurpose, requests: Sequence[Request], timings: Timings, follows: str = ""
+    purpose: FoundingPurpose,
+    requests: Sequence[Request],
+    timings: Timings,
+    follows: str = "",
+    pause_s: int = 0,
 ) -> Federation:
     """Return the federation of these parties, each role in the order of names.
 
@@ -182,6 +186,7 @@ def federation(
         network,
         couriers,
         contract=purpose.contract,
+        pause_s=pause_s,
     )
     # Reading it back makes the checks that every party will make.
     return Federation.read(new.text, FEDERATION)
@@ -193,8 +198,8 @@ def found(folder: Path, federation: Federation, made: Sequence[NewKeys]) -> None
     # Before the first is written, so that a conflict leaves nothing behind.
     if (folder / FEDERATION).exists():
         raise UserError(
-            f"{folder / FEDERATION} exists, so this federation is founded: if nobody has agreed to"
-            " it yet, remove the file and found it anew; later, use `fedrfq committee change`"
+            f"{folder / FEDERATION} exists, so this federation is founded: before its first round,"
+            " remove the file and found it anew; later, use `fedrfq committee change`"
         )
     refuse_existing(folders)
     make_folder(folder)
@@ -216,16 +221,18 @@ def init(
     days: int = certificates.DEFAULT_DAYS,
     couriers: int = 0,
     choice: ContractChoice | None = None,
+    pause_s: int = 0,
 ) -> Federation:
     """Found a federation in this folder, of the parties that asked and of parties made here.
 
     Made here are server-0, … at these addresses, and so many clients client-0, … and couriers
     courier-0, …. Without `clients`, as many clients are made as the experiment has, or none if
     clients have asked. `timings` are fields of `Timings`, or None for the default; a round needs
-    more than half of the clients unless they say otherwise. `choice` is what the founder says of
-    clients' data.
+    more than half of the clients unless they say otherwise; its deadline must come after the
+    pause. `choice` is what the founder says of clients' data.
     """
     asked = requests(folder)
+    _check_asked(asked, len(addresses), clients)
     asking_servers = sum(request.role == "server" for request in asked)
     asking_clients = sum(request.role == "client" for request in asked)
     # None leaves the number to the experiment.
@@ -243,9 +250,35 @@ def init(
         aim,
         [*asked, *(keys.request for keys in made)],
         Timings(**{"minimum": aim.task.clients // 2 + 1, **given}),
+        pause_s=pause_s,
     )
     found(folder, agreed, made)
     return agreed
+
+
+def _check_asked(asked: Sequence[Request], servers: int, clients: int | None) -> None:
+    """Refuse to found a federation while parties that were to ask have not.
+
+    `servers` and `clients` are how many are to be made here, whose secrets the founder would hold.
+    """
+    if not asked:
+        return
+    names = {
+        role: [request.member.name for request in asked if request.role == role] for role in ROLES
+    }
+    so_far = "; ".join(f"{role}s {listed(named)}" for role, named in names.items() if named)
+    if clients is None and not names["client"]:
+        raise UserError(
+            f"no client has asked to take part yet, only the {so_far}: wait until all have, or give"
+            " --clients to make keys of clients here"
+        )
+    total = len(names["server"]) + servers
+    if total in (0, 2, 3):
+        raise UserError(
+            f"a committee needs 1 server, or 4 and more, and {total or 'none'} would be in it; so"
+            f" far these have asked: {so_far}; wait until all have, or give --servers to make keys"
+            " of servers here"
+        )
 
 
 def add(folder: Path, files: Sequence[Path]) -> list[Request]:

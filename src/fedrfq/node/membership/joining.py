@@ -10,6 +10,7 @@ import stat
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 from fedrfq.data.contract import listed
@@ -19,6 +20,7 @@ from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.members import ROLES
 from fedrfq.files.atomic import write_atomically
 from fedrfq.files.regular import check_folder
+from fedrfq.node.membership import refounding
 from fedrfq.node.membership.founding import NewKeys, read_request
 from fedrfq.node.membership.identity import (
     Identity,
@@ -114,19 +116,27 @@ def _look(path: Path) -> tuple[int, int] | None:
 
 def terms(federation: Federation) -> Iterator[str]:
     """Yield what a party agrees to, a line each; not the id, which must come from the others."""
-    for role in ROLES:
-        members = federation.members.items()
-        names = [member.name for party, member in members if federation.role(party) == role]
-        if names:
-            yield f"{role}s: {listed(names)}"
+    yield from members(federation)
     if federation.contract is not None:
         yield f"data contract: {federation.contract.about()}"
     yield f"detector: {federation.detector}, by version {federation.decisions} of the decisions"
     timings = federation.timings
+    pause_s = federation.pause_s
     yield (
         f"a round needs {timings.minimum} of the clients, and waits"
-        f" {timings.deadline_ms / 1000:g} s for the others"
+        f" {timings.deadline_ms / 1000 - pause_s:g} s for the others"
     )
+    if pause_s:
+        yield f"between two rounds clients pause for {timedelta(seconds=pause_s)}"
+
+
+def members(federation: Federation) -> Iterator[str]:
+    """Yield the names of the members, a line for each role."""
+    for role in ROLES:
+        found = federation.members.items()
+        names = [member.name for party, member in found if federation.role(party) == role]
+        if names:
+            yield f"{role}s: {listed(names)}"
 
 
 def agree(identity: Identity, told: str, shared: Path) -> None:
@@ -141,7 +151,8 @@ def agree(identity: Identity, told: str, shared: Path) -> None:
             f"this is not the id of the {FEDERATION} here. If you mistyped it, start again."
             " Otherwise somebody has another file, or gave you another one: do not go on"
         )
-    write(identity.folder / FEDERATION, identity.federation.text.encode())
+    refounding.take_back(identity.folder, identity.federation)
+    write_atomically(identity.folder / FEDERATION, identity.federation.text.encode())
 
 
 def _is_id_of(federation: Federation, told: str) -> bool:

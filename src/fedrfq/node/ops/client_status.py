@@ -100,6 +100,8 @@ class ClientTracker:
         self.results = 0
         self.filtered = 0
         self.last: CertifiedResult | None = None
+        # Between rounds, where the federation has a pause.
+        self.pauses_until = datetime.now(UTC)
         self._upload: LastUpload | None = None
         if client.upload is not None:
             self._upload = LastUpload(client.round, None)
@@ -144,6 +146,8 @@ class ClientTracker:
             return "waiting for the result"
         if self.client.lacking():
             return "fetching the result"
+        if datetime.now(UTC) < self.pauses_until:
+            return f"pausing until {self.pauses_until.isoformat(timespec='seconds')}"
         return "training"
 
     def status(self, driver: Driver, links: Links) -> ClientStatus:

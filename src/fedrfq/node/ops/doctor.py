@@ -53,7 +53,7 @@ def examine(
     """
     now = now or datetime.now(UTC)
     files = [
-        _check(FEDERATION, lambda: read_federation(folder / FEDERATION).about()),
+        _federation(folder),
         _check(VOTE_KEY, lambda: read_signer(folder).public.hex()),
         _check(TLS_KEY, lambda: secret(folder / TLS_KEY) and "private"),
         _check(TLS_CERTIFICATE, lambda: _own_certificate(folder)),
@@ -66,6 +66,20 @@ def examine(
     yield party
     if party.grade == OK:
         yield from _examine_party(load(folder), now, patience_s)
+
+
+def not_founded(folder: Path) -> str:
+    """Say what a party with keys and without a federation.toml waits for."""
+    return (
+        f"not founded yet: there are keys here, and no {FEDERATION}; wait for the founder, with the"
+        f" command that has --join, or put the file into {folder}"
+    )
+
+
+def _federation(folder: Path) -> Finding:
+    if (folder / VOTE_KEY).exists() and not (folder / FEDERATION).exists():
+        return Finding(FEDERATION, FAILED, not_founded(folder))
+    return _check(FEDERATION, lambda: read_federation(folder / FEDERATION).about())
 
 
 def _examine_party(identity: Identity, now: datetime, patience_s: float) -> Iterator[Finding]:

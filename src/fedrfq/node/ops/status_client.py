@@ -11,6 +11,7 @@ from typing import Any
 from fedrfq.errors import UserError
 from fedrfq.node.membership.identity import read_federation, read_member
 from fedrfq.node.ops.client_status import ClientStatus
+from fedrfq.node.ops.doctor import not_founded
 from fedrfq.node.ops.status import ServerStatus
 from fedrfq.node.ops.web import HOST
 from fedrfq.node.storage.party_folder import FEDERATION, STATUS, VOTE_KEY, read_text
@@ -22,11 +23,13 @@ _MAX_PAGE_BYTES = 1 << 26
 
 
 def parties(folder: Path) -> list[tuple[Path, str]]:
-    """Return the folder itself if it is a server's or client's, or all of those in a federation's.
+    """Return the folder itself if it is a server's or client's, or all of those in it.
 
     Each comes with its role.
     """
     if (folder / VOTE_KEY).exists():
+        if not (folder / FEDERATION).exists():
+            raise UserError(f"{folder}: {not_founded(folder)}")
         member, role = read_member(folder)
         if role == "courier":
             raise UserError(
@@ -35,10 +38,7 @@ def parties(folder: Path) -> list[tuple[Path, str]]:
             )
         return [(folder, role)]
     if not (folder / FEDERATION).exists():
-        raise UserError(
-            f"{folder} is neither the folder of a server or client nor that of a federation: "
-            "check the path"
-        )
+        return _parties_below(folder)
     federation = read_federation(folder / FEDERATION)
     # Other parties of the federation may be on other machines.
     return [
@@ -46,6 +46,21 @@ def parties(folder: Path) -> list[tuple[Path, str]]:
         for party, member in federation.members.items()
         if federation.role(party) != "courier" and (folder / member.name).is_dir()
     ]
+
+
+def _parties_below(folder: Path) -> list[tuple[Path, str]]:
+    """Return the parties whose folders are in this one, of whatever federations."""
+    below = sorted(key.parent for key in folder.glob(f"*/{VOTE_KEY}"))
+    if not below:
+        raise UserError(
+            f"{folder} is neither the folder of a server or client nor one with such folders in it:"
+            " check the path"
+        )
+    founded = [party for party in below if (party / FEDERATION).exists()]
+    if not founded:
+        raise UserError(f"{below[0]}: {not_founded(below[0])}")
+    roles = [(party, read_member(party)[1]) for party in founded]
+    return [(party, role) for party, role in roles if role != "courier"]
 
 
 def ask(folder: Path) -> dict[str, Any] | None:

@@ -78,7 +78,7 @@ class AuditWriter:
 
         Call this before anything else. Raises UserError if it is the log that is behind.
         """
-        certificates = _commit_certificates(messages)
+        certificates = commit_certificates(messages)
         last = max((certificate.record.round for certificate in certificates), default=0)
         self._check_current(messages, last)
         # All messages first: an upload or part may stand after the certificate it belongs to.
@@ -323,7 +323,8 @@ class AuditWriter:
             )
 
 
-def _commit_certificates(messages: Sequence[Message]) -> list[Certificate]:
+def commit_certificates(messages: Sequence[Message]) -> list[Certificate]:
+    """Return the certificates of decided rounds among a log's messages."""
     certificates = [
         message.body.certificate for message in messages if isinstance(message.body, Cert)
     ]

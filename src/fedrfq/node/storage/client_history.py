@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ NAME = "rounds.jsonl"
 @dataclass(frozen=True)
 class HistoryLine:
     """What a client records of one round.
+
+    `at` says when it heard the result, in UTC; it is missing if the client was away then.
 
     Accuracies are in percent, on the client's own test samples; those by prototypes are missing
     where a method has none to predict by. The losses are missing if the client did not train in the
@@ -47,11 +50,15 @@ class HistoryLine:
     accuracy_all: float | None = None
     accuracy_held: float | None = None
     accuracy_unheld: float | None = None
+    at: str = ""
 
     def facts(self) -> dict[str, Any]:
         """Return what is known, rounded to a few digits, for the log."""
         facts = {}
         for key, value in asdict(self).items():
+            if key == "at":
+                # Every line of the log has its time.
+                continue
             if isinstance(value, float):
                 facts[key] = round(value, 4)
             elif value not in (None, ""):
@@ -60,11 +67,16 @@ class HistoryLine:
 
 
 class ClientHistory:
-    """The history of one run. `last` is the last round written."""
+    """The history of one run.
+
+    `last` is the last round written. `at` is when the newest result was heard, in this run or those
+    before; None if the client was away then.
+    """
 
     def __init__(self, folder: Path, run: str) -> None:
         self.path = folder / NAME
         self.run = run
+        self.at: datetime | None = None
         with reporting_write_errors(self.path):
             self.path.touch()
             # A crash may have left half a line at the end. The round is written again.
@@ -81,12 +93,14 @@ class ClientHistory:
         with reporting_write_errors(self.path), self.path.open("ab") as file:
             file.write(to_json({"run": self.run, **asdict(line)}).encode() + b"\n")
         self.last = line.round
+        self.at = _time(line.at)
 
     def _round(self, line: bytes) -> int:
         """Return the round of a line, or 0 if it belongs to another run."""
         try:
             # The file may go on from an earlier run, with rounds of the same numbers.
             fields = json.loads(line)
+            self.at = _time(fields.get("at", ""))
             if fields["run"] != self.run:
                 return 0
             return int(fields["round"])
@@ -94,3 +108,7 @@ class ClientHistory:
             raise UserError(
                 f"{self.path} has a line that this program did not write: move the file away"
             ) from error
+
+
+def _time(text: str) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None

@@ -15,6 +15,10 @@ from fedrfq.node.storage import segments
 from fedrfq.node.storage.segments import HEADER, BadSegment, Header, SegmentContents
 
 FOLDER = "log"
+_OF_ANOTHER_RUN = (
+    "put the federation.toml of that run back; or, if that run has certified no round and was"
+    " founded anew, move log/, audit.log and bodies.bin away"
+)
 
 
 class DamagedLog(UserError):
@@ -24,13 +28,14 @@ class DamagedLog(UserError):
     contradict its own votes.
     """
 
-    def __init__(self, path: Path, offset: int, why: str) -> None:
+    def __init__(self, path: Path, offset: int, why: str, remedy: str = "") -> None:
         # An older copy would be worse than none: the party would not know that it has forgotten.
         party = path.parent.parent
-        super().__init__(
-            f"{path}, byte {offset}: {why}; do not restore an older copy, rejoin instead:"
+        remedy = remedy or (
+            "do not restore an older copy, rejoin instead:"
             f" `fedrfq server {party} --rejoin` sets the damaged log aside"
         )
+        super().__init__(f"{path}, byte {offset}: {why}; {remedy}")
         self.path = path
         self.offset = offset
 
@@ -112,7 +117,7 @@ def _header(path: Path, run: bytes) -> Header:
     if head is None:
         raise DamagedLog(path, 0, "its header differs from what was written")
     if head.run != run:
-        raise DamagedLog(path, 0, "it belongs to another run")
+        raise DamagedLog(path, 0, "it belongs to another run", _OF_ANOTHER_RUN)
     return head
 
 
