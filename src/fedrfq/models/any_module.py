@@ -20,7 +20,7 @@ from torch import Generator, Tensor, nn
 from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.models.model import Model
-from fedrfq.models.module_program import ModuleProgram, seeded
+from fedrfq.models.module_program import ModuleProgram, drawing_nothing, seeded
 from fedrfq.models.stacked import Layout, Params, TrainingStep
 from fedrfq.plugins import source_text
 
@@ -121,7 +121,8 @@ def give(
     if not isinstance(module, nn.Module):
         make = partial(module, **_arguments(module, classes))
         try:
-            whole = seeded(make, 0)
+            with drawing_nothing():
+                whole = seeded(make, 0)
         except TypeError as error:
             raise UserError(
                 f"model: {source_of(module)} cannot be made: {error}; give a function without "
