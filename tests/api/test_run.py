@@ -100,6 +100,36 @@ def test_the_newest_run_is_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert fedrfq.resume("latest").path == run.path
 
 
+class Looking(fedrfq.Callback):
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def on_round(self, run: Any, record: fedrfq.RoundRecord) -> None:
+        self.seen.append(looked_at(run))
+
+
+def looked_at(run: fedrfq.Run) -> tuple[bytes, Any, float]:
+    """Return what is seen of a client's weights, of the prototypes and of a prediction."""
+    weights = torch.cat([p.flatten() for p in run.models[1].parameters()])
+    probability = run.predict(1, np.zeros((1, 28, 28), np.uint8))["probability"][0]
+    return weights.detach().numpy().tobytes(), np.stack([*run.prototypes.values()]), probability
+
+
+def test_inside_the_loop_a_run_is_seen_as_of_the_last_round(
+    finished: fedrfq.Run, tmp_path: Path
+) -> None:
+    told = Looking()
+    run = started(tmp_path, callbacks=[told])
+    with pytest.raises(fedrfq.UserError, match=r"no round yet: iterate over the run"):
+        print(run.prototypes)
+    seen = [looked_at(run) for _ in run]
+    np.testing.assert_equal(seen, told.seen)
+    assert len({weights for weights, _, _ in seen}) == 4
+    np.testing.assert_equal(seen[-1], looked_at(run))
+    # Looking changes nothing.
+    assert_same_run(finished.path, run.path)
+
+
 def test_an_exception_in_the_loop_keeps_what_was_trained(tmp_path: Path) -> None:
     run = started(tmp_path)
     with pytest.raises(ZeroDivisionError):

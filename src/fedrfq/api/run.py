@@ -85,6 +85,19 @@ class Run(RecordedRun):
         write(lambda: run_page.page(self.path), target)
         return target
 
+    def _newest(self) -> RunDirectory:
+        """Return the directory, with a checkpoint of the last round also inside a loop."""
+        session = self._session
+        if session is None:
+            return self.directory
+        if not session.state.round:
+            raise UserError(
+                f"{self.path} has trained no round yet: iterate over the run, or call run.finish()"
+            )
+        if session.state.round not in self.directory.checkpoints():
+            session.checkpoint()
+        return self.directory
+
     def _opened(self) -> Session:
         """Return the session of a fresh run, or a new one that goes on from the checkpoint."""
         if self._session is None:
