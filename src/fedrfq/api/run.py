@@ -17,6 +17,7 @@ from fedrfq.experiment.reading import data_name, with_data
 from fedrfq.files import toml
 from fedrfq.files.toml import Table
 from fedrfq.learning.evaluation import RoundRecord
+from fedrfq.plugins import check_not_loading
 from fedrfq.runs.callbacks import Callback
 from fedrfq.runs.find_runs import named
 from fedrfq.runs.given_modules import give_again, given_by_name, with_modules
@@ -157,6 +158,7 @@ def run(
     that makes one; or a dict of several, which cohorts name by `source`. The run directory is
     created in `out`, as by `fedrfq run`.
     """
+    check_not_loading()
     experiment, data = resolved(source, data, model)
     told = _with_progress(callbacks, progress)
     session = Session.begin([experiment], pick_device(device), Path(out), data, told)
@@ -177,6 +179,7 @@ def resume(
     "latest" is the newest run in runs/. `data` and `model` must be given where the run began with
     ones that were given; they must be the same.
     """
+    check_not_loading()
     directory = RunDirectory.open(named(Path(path)))
     if model is not None:
         facts = DataFacts.of(directory)

@@ -39,6 +39,14 @@ def loading(plugin: Plugin, where: str) -> Iterator[None]:
         LOADING.pop()
 
 
+def check_not_loading() -> None:
+    """Refuse to train while a file is read only for what it registers."""
+    if LOADING:
+        raise UserError(
+            'the file trains as it is read: put what trains below `if __name__ == "__main__":`'
+        )
+
+
 def _say_where(where: str, thread: int) -> None:
     """Say on which line a plugin is that takes long to load."""
     frame: FrameType | None = sys._current_frames().get(thread)

@@ -41,10 +41,14 @@ def recall_known(rows: object) -> str:
 def _recall(name: str, sha256: str, exact: bool) -> bool:
     """Load a recorded plugin, and return whether it is known here."""
     load_installed()
+    known = LOADED.get(sha256) or recalled(name, sha256)
     now = GIVEN.get(name)
+    if known is None and now is None:
+        # Of a script's class, the file is what the user gave.
+        now = GIVEN.get(_script(name))
     if exact and now is not None and now.sha256 != sha256:
         raise PluginMissing(_changed(name, sha256, now))
-    known = LOADED.get(sha256) or recalled(name, sha256) or now
+    known = known or now
     if known is None:
         return False
     if known.sha256 == sha256:
@@ -85,5 +89,10 @@ def _missing(name: str, sha256: str) -> str:
         reasons = "".join(f" ({why})" for why in broken())
         return f"{what}{reasons}: pip install {package}"
     if name.startswith("notebook "):
-        return f"{what}: register it in this notebook first, or put it into a file"
-    return f"{what}: give it with --plugin {name}"
+        return f"{what}: register it in this notebook first, or give a file with it by --plugin"
+    return f"{what}: give it with --plugin {_script(name) or name}"
+
+
+def _script(name: str) -> str:
+    """Return the file of what a script has registered, as in "method pull of train.py"; or ""."""
+    return name.partition(" of ")[2]
