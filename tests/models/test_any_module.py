@@ -286,8 +286,9 @@ def test_probabilities_are_taken_with_a_warning() -> None:
 def test_a_module_that_was_not_given_is_asked_for_and_never_imported() -> None:
     with pytest.raises(UserError, match="--module os:system"):
         AnyModule("os:system", "0" * 64, "fc", "", 5).program()
-    with pytest.raises(UserError, match="--module FILE:Net"):
-        AnyModule("__main__:Net", "0" * 64, "fc", "", 5).program()
+    for source in ("__main__:Net", "train.py:<lambda>", "small"):
+        with pytest.raises(UserError, match=r"--module FILE\.py:NAME"):
+            AnyModule(source, "0" * 64, "fc", "", 5).program()
     model = give(Branching, SMALL, 3, "changed")
     give_again(model, Branching, SMALL, 3)
     with pytest.raises(UserError, match="not the one that the run began with"):

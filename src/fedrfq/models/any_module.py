@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -32,7 +34,7 @@ _CLASSES = ("classes", "num_classes", "n_classes")
 class AnyModule(Model):
     """A module of the user's own; layers are named as in its `named_modules()`."""
 
-    source: str = option("", "Where the module comes from", "such as mypackage.nets:Net")
+    source: str = option("", "Where the module comes from", "such as nets.py:Net")
     sha256: str = option("", "Hash of its code and structure", "written when the module is given")
     head_layer: str = option(
         "",
@@ -53,7 +55,7 @@ class AnyModule(Model):
         if self.width < 1:
             raise UserError(
                 'model.name = "module" stands for a module of your own: give it with '
-                "--module mypackage.nets:Net, or in Python with fedrfq.run(…, model=Net)"
+                "--module nets.py:Net, or in Python with fedrfq.run(…, model=Net)"
             )
 
     def features(self) -> int:
@@ -80,12 +82,15 @@ class AnyModule(Model):
             return _GIVEN[self]
         raise UserError(
             f"the model is the module {self.source}, which is not imported because a file says so: "
-            f"give it with --module {self._named()}, or in Python with model=…"
+            f"give it with --module {self.named()}, or in Python with model=…"
         )
 
-    def _named(self) -> str:
-        """Return the source as it can be imported: a script is known by its file's name."""
-        return self.source.replace("__main__:", "FILE:")
+    def named(self) -> str:
+        """Return the source as `--module` takes it: what was typed has to be put into a file."""
+        place, _, name = self.source.rpartition(":")
+        if place in ("", "__main__") or not name.replace(".", "").isidentifier():
+            return "FILE.py:NAME"
+        return self.source
 
 
 def give_again(model: AnyModule, module: Any, shape: tuple[int, int, int], classes: int) -> None:
@@ -144,10 +149,14 @@ def give(
 
 
 def source_of(module: Any) -> str:
-    """Return the name of a class, of a function, or of a module's class."""
+    """Return the name of a class, of a function, or of a module's class, as `--module` takes it."""
     named = type(module) if isinstance(module, nn.Module) else module
     name = getattr(named, "__qualname__", type(named).__qualname__)
-    return f"{getattr(named, '__module__', '')}:{name}"
+    place = getattr(named, "__module__", "")
+    script = Path(getattr(sys.modules.get("__main__"), "__file__", ""))
+    if place == "__main__" and script.is_file():
+        place = script.name
+    return f"{place}:{name}"
 
 
 def _arguments(make: Any, classes: int) -> dict[str, int]:

@@ -48,7 +48,7 @@ def _read(path: Path) -> bytes:
         return regular.read_bytes(path, _MAX_BYTES, links=True)
     except OSError as error:
         raise UserError(
-            f"cannot read the plugin {path}: {error.strerror}: check the path, or make it a package"
+            f"cannot read {path}: {error.strerror}: check the path, or make it a package"
         ) from error
 
 
@@ -77,6 +77,18 @@ def _run(plugin: Plugin, content: bytes, path: Path) -> Plugin:
         # Exactly the bytes that were hashed: the file may have changed since.
         exec(compile(content, str(path), "exec"), module.__dict__)
     return plugin
+
+
+def run_for_its_names(path: Path) -> ModuleType:
+    """Return the module that a file becomes, because the user names something in it.
+
+    What it registers does not count: it was not given as a plugin.
+    """
+    content = _read(path)
+    sha256 = _sha256(content)
+    if f"{MODULE_PREFIX}{sha256[:16]}" not in sys.modules:
+        _run(Plugin(path.name, sha256), content, path)
+    return sys.modules[f"{MODULE_PREFIX}{sha256[:16]}"]
 
 
 def _sha256(content: bytes) -> str:

@@ -32,7 +32,7 @@ def loading(plugin: Plugin, where: str) -> Iterator[None]:
     # A plugin that ends the program is an error in it as well.
     except (Exception, SystemExit) as error:
         raise UserError(
-            f"{where}{line_in(error, where)}: the plugin fails with {type(error).__name__}: {error}"
+            f"{where}{line_in(error, where)}: {type(error).__name__}: {error}"
         ) from error
     finally:
         note.cancel()
