@@ -28,6 +28,8 @@ from fedrfq.plugins import source_text
 
 # By what it is called, a parameter of the module's class that takes the number of classes.
 _CLASSES = ("classes", "num_classes", "n_classes")
+# How `--module` would name what stands in no file, or has no name in it.
+UNNAMED = "FILE.py:NAME"
 
 
 @dataclass(frozen=True)
@@ -82,15 +84,16 @@ class AnyModule(Model):
             return _GIVEN[self]
         raise UserError(
             f"the model is the module {self.source}, which is not imported because a file says so: "
-            f"give it with --module {self.named()}, or in Python with model=…"
+            f"give it with --module {as_option(self.source)}, or in Python with model=…"
         )
 
-    def named(self) -> str:
-        """Return the source as `--module` takes it: what was typed has to be put into a file."""
-        place, _, name = self.source.rpartition(":")
-        if place in ("", "__main__") or not name.replace(".", "").isidentifier():
-            return "FILE.py:NAME"
-        return self.source
+
+def as_option(source: str) -> str:
+    """Return a source as `--module` takes it: what was typed has to be put into a file."""
+    place, _, name = source.rpartition(":")
+    if place in ("", "__main__") or not name.replace(".", "").isidentifier():
+        return UNNAMED
+    return source
 
 
 def give_again(model: AnyModule, module: Any, shape: tuple[int, int, int], classes: int) -> None:

@@ -45,7 +45,7 @@ def _recall(name: str, sha256: str, exact: bool) -> bool:
     now = GIVEN.get(name)
     if known is None and now is None:
         # Of a script's class, the file is what the user gave.
-        now = GIVEN.get(_script(name))
+        now = GIVEN.get(file_of(name))
     if exact and now is not None and now.sha256 != sha256:
         raise PluginMissing(_changed(name, sha256, now))
     known = known or now
@@ -90,9 +90,14 @@ def _missing(name: str, sha256: str) -> str:
         return f"{what}{reasons}: pip install {package}"
     if name.startswith("notebook "):
         return f"{what}: register it in this notebook first, or give a file with it by --plugin"
-    return f"{what}: give it with --plugin {_script(name) or name}"
+    return f"{what}: give it with --plugin {file_of(name)}"
 
 
-def _script(name: str) -> str:
-    """Return the file of what a script has registered, as in "method pull of train.py"; or ""."""
-    return name.partition(" of ")[2]
+def file_of(name: str) -> str:
+    """Return the file that a recorded plugin is given by; "" where it is none.
+
+    What a script has registered is called "method pull of train.py".
+    """
+    if name.startswith(("package ", "notebook ")):
+        return ""
+    return name.partition(" of ")[2] or name

@@ -14,7 +14,7 @@ from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.files.toml import Table
 from fedrfq.models import any_module
-from fedrfq.models.any_module import AnyModule, give, source_of
+from fedrfq.models.any_module import AnyModule, as_option, give, source_of
 from fedrfq.plugins.files import run_for_its_names
 
 Given = Mapping[str, Any]  # modules, or what makes them, by the names of their sources
@@ -30,14 +30,15 @@ def given_by_name(model: Any) -> Given:
     return {source_of(model): model}
 
 
+def sources(experiment: Experiment) -> list[str]:
+    """Return the sources of an experiment's modules, each once."""
+    models = [cohort.model for cohort in experiment.models()]
+    return list(dict.fromkeys(m.source for m in models if isinstance(m, AnyModule)))
+
+
 def options(experiment: Experiment) -> list[str]:
     """Return the options by which a command gets the same modules."""
-    sources = [
-        cohort.model.named()
-        for cohort in experiment.models()
-        if isinstance(cohort.model, AnyModule)
-    ]
-    return [word for source in dict.fromkeys(sources) for word in ("--module", source)]
+    return [word for source in sources(experiment) for word in ("--module", as_option(source))]
 
 
 def imported(sources: Sequence[str]) -> Given:
