@@ -545,6 +545,34 @@ class Uneven:
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_plugins_options_are_held_to_their_ranges(tmp_path: Path) -> None:
+    """Also where it does nothing for that, as a partition and a class with its own checks."""
+    text = """
+from dataclasses import dataclass
+import fedrfq
+from fedrfq.files.options import option
+from fedrfq.methods.fedproto import FedProto
+
+@fedrfq.register("partition", "uneven")
+@dataclass(frozen=True)
+class Uneven:
+    most: int = option(5, "The most samples of a client", "1 to 9")
+    def deal(self, dataset, clients, rng): ...
+
+@fedrfq.register("method", "sharp")
+@dataclass(frozen=True)
+class Sharp(FedProto):
+    sharp: float = option(1.0, "How sharp", "above 0")
+    def __post_init__(self):
+        1 / self.sharp
+"""
+    fedrfq.load_plugin(written(tmp_path, "mine.py", text))
+    with pytest.raises(UserError, match=r"partition\.most must be 1 to 9, not 10"):
+        fedrfq.load(sets=["partition.name=uneven", "partition.most=10"])
+    with pytest.raises(UserError, match=r"method\.sharp must be above 0, not 0\.0"):
+        fedrfq.load(sets=["method.name=sharp", "method.sharp=0"])
+
+
 def test_a_tracker_of_ones_own_is_recorded_and_changes_no_hash(tmp_path: Path) -> None:
     write("tracker", "lines", tmp_path)
     fedrfq.load_plugin(tmp_path / "lines.py")
