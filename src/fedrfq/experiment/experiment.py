@@ -191,6 +191,14 @@ class Experiment:
                 "set attack.clients to their number"
             )
 
+    def check_untracked(self, why: str) -> None:
+        """Refuse trackers where none would be told anything."""
+        if self.track:
+            raise UserError(
+                f"track = {self.track!r} is for `fedrfq run`, and {why}: remove track from the "
+                "experiment"
+            )
+
     def _check_method(self) -> None:
         """Refuse what needs prototypes, or servers that agree, where the method has none."""
         method = name_of(METHODS, self.method)
