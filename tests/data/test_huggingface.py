@@ -136,7 +136,9 @@ def test_transparent_pictures_are_refused_as_those_in_files_are(datasets: Any) -
         return Dataset.from_huggingface(datasets.Dataset.from_dict(columns, features=features))
 
     assert data(255).sha256 == data().sha256
-    with pytest.raises(UserError, match=r"huggingface: image 1: .* found pixels that shine through"):
+    with pytest.raises(
+        UserError, match=r"huggingface: image 1: .* found pixels that shine through"
+    ):
         data(255, 100)
 
 

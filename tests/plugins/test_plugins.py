@@ -13,6 +13,8 @@ import pytest
 import fedrfq
 from fedrfq import plugins
 from fedrfq.api.new_plugin import write
+from fedrfq.data.content import Content
+from fedrfq.data.partition import Partition
 from fedrfq.errors import UserError
 from fedrfq.experiment import from_table
 from fedrfq.files import toml
@@ -26,6 +28,7 @@ from fedrfq.runs.run_directory import RunDirectory
 from support.command import fedrfq as command
 from support.command import only_run, sets
 from support.outside import LARGEST, PULL, new_process, typed, written
+from support.paths import ROOT
 
 TINY = ["clients=4", "rounds=2", "model.name=mlp", "partition.shots=4", "partition.test_shots=3"]
 # A plugin that tells when its code runs.
@@ -202,6 +205,14 @@ def test_what_has_no_source_is_refused() -> None:
     space: dict[str, object] = {"__name__": "cell"}
     with pytest.raises(UserError, match="the source of method 'pull' cannot be read"):
         exec(PULL, space)
+
+
+def test_the_reference_has_all_that_one_derives_from() -> None:
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    bases = [registry.base_class() for registry in plugins.REGISTRIES.values()]
+    for base in (*filter(None, bases), Partition, Content):
+        assert f"::: {base.__module__}.{base.__qualname__}\n" in page
+        assert base.__doc__
 
 
 # Missing and changed

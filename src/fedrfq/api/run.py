@@ -161,7 +161,8 @@ def run(
     check_not_loading()
     experiment, data = resolved(source, data, model)
     told = _with_progress(callbacks, progress)
-    session = Session.begin([experiment], pick_device(device), Path(out), data, told)
+    # Absolute, here and below: the program may go to another folder meanwhile.
+    session = Session.begin([experiment], pick_device(device), Path(out).absolute(), data, told)
     return Run(session.runs[0], session, data=data, device=device, callbacks=told)
 
 
@@ -180,7 +181,7 @@ def resume(
     ones that were given; they must be the same.
     """
     check_not_loading()
-    directory = RunDirectory.open(named(Path(path)))
+    directory = RunDirectory.open(named(Path(path)).absolute())
     if model is not None:
         facts = DataFacts.of(directory)
         given = given_by_name(model)
