@@ -92,7 +92,7 @@ def test_who_captures_claims_every_class_at_one_place_and_then_is_honest() -> No
 
 
 def test_who_captures_lies_once_at_least() -> None:
-    with pytest.raises(UserError, match=r"attack\.lies must be at least 1, not 0"):
+    with pytest.raises(UserError, match=r"attack\.lies must be 1 or more, not 0"):
         Capture(lies=0)
 
 
