@@ -11,6 +11,7 @@ import argparse
 import inspect
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import chdir
 from dataclasses import MISSING
@@ -190,11 +191,22 @@ def architecture(page: str) -> str:
 def notebook(path: Path) -> str:
     """Return a notebook as a page: its text, its code, and what that printed."""
     title, *texts = [_cell(cell) for cell in notebooks.read(path)["cells"]]
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    where = colab(path.name, project.get("urls", {}).get("Repository", ""))
     download = (
         f"Download the notebook: [{path.name}]({path.name}). It runs in Jupyter where fedrfq is "
-        "installed, and in Colab (untested) after `%pip install` of its wheel."
+        f"installed, and in Colab after `%pip install` of its wheel: {where}."
     )
     return "\n\n".join([title, GENERATED, download, *texts]) + "\n"
+
+
+def colab(name: str, repository: str) -> str:
+    """Return a link to Colab: to the notebook itself, if the repository is on GitHub."""
+    _, github, project = repository.removesuffix("/").partition("https://github.com/")
+    if not github:
+        return "[open Colab](https://colab.research.google.com/), File > Upload notebook (untested)"
+    page = f"https://colab.research.google.com/github/{project}/blob/main/docs/notebooks/{name}"
+    return f"[open it in Colab]({page}) (untested)"
 
 
 def _cell(cell: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 
 import fedrfq
 from fedrfq.files.options import option
-from fedrfq.models.model import Model, at_least_one, start_conv, start_linear
+from fedrfq.models.model import Model, start_conv, start_linear
 from fedrfq.models.stacked import Layout, Params, TrainingStep, linear, mean_pixels
 
 
@@ -23,9 +23,6 @@ class SmallResNet(Model):
     """Two residual blocks of 3×3 convolutions, at half the image's size."""
 
     width: int = option(16, "Channels, and values of an unpooled prototype", "1 or more")
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "width")
 
     def features(self) -> int:
         return self.width

@@ -10,9 +10,13 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+# Type checkers take this for true. To import it from typing would take longer than all else here,
+# and Ctrl-C shows a traceback until `fedrfq.cli.start` has been imported.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from fedrfq.api.classifier import FedRFQClassifier
     from fedrfq.api.run import Run, resume, run
     from fedrfq.api.studies import compare, reproduce, robustness

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,17 @@ def test_it_is_resumed_with_the_same_data_only(stopped: fedrfq.Run, given: Datas
     again = fedrfq.resume(stopped.path, "cpu", data=given)
     again.finish()
     assert list(again.rounds["round"]) == [1, 2]
+
+
+def test_a_finished_run_needs_its_data_no_more(given: Dataset, tmp_path: Path) -> None:
+    run = fedrfq.run(SMALL, "cpu", tmp_path, data=given)
+    next(iter(run))
+    assert "the same data" in command("resume", run.path, expect=2).stderr
+    result = run.finish()
+    done = command("resume", run.path, "--json")
+    assert "all rounds of this run are trained; here is the result" in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == result
+    assert "2 of 2" in command("resume", run.path).stdout
 
 
 def test_known_data_are_recorded_by_their_name(mnist: Dataset, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -148,9 +149,54 @@ def test_the_command_line_imports_what_the_user_names(
     assert json.loads((path / "result.json").read_text())["rounds"] == 2
 
 
+SCRIPT = """
+import fedrfq
+from beside import WIDTH
+from torch import nn
+
+class Outer:
+    class Net(nn.Module):
+        def __init__(self, classes):
+            super().__init__()
+            self.hidden = nn.Linear(784, WIDTH)
+            self.out = nn.Linear(WIDTH, classes)
+        def forward(self, x):
+            return self.out(self.hidden(x.flatten(1)).relu())
+
+if __name__ == "__main__":
+    run = fedrfq.run({settings!r}, "cpu", model=Outer.Net)
+    next(iter(run))
+"""
+
+
+@pytest.mark.usefixtures("nothing_given")
+def test_a_module_in_a_file_is_named_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script trains with it, and commands go on from any folder."""
+    folder = tmp_path / "scripts"
+    folder.mkdir()
+    (folder / "train.py").write_text(SCRIPT.replace("{settings!r}", repr(SMALL)))
+    (folder / "beside.py").write_text("WIDTH = 8\n")
+    subprocess.run([sys.executable, "train.py"], cwd=folder, check=True)
+    run = only_run(folder / "runs")
+    assert options(run.experiment()) == ["--module", "train.py:Outer.Net"]
+    assert "--module train.py:Outer.Net" in command("resume", run.path, expect=2).stderr
+    monkeypatch.chdir(tmp_path)
+    command("resume", run.path, "--module", "scripts/train.py:Outer.Net")
+    assert run.result() is not None
+    assert str(folder) not in sys.path
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
-    [("nets", "PACKAGE.MODULE:NAME"), ("nowhere:Net", "No module named"), ("torch:N", "no attr")],
+    [
+        ("nets", "FILE.py:NAME or PACKAGE.MODULE:NAME"),
+        ("nowhere:Net", "No module named"),
+        ("torch:N", "torch has no N"),
+        ("nowhere.py:Net", "cannot read nowhere.py"),
+        (f"{__file__}:Nat", "has no Nat"),
+    ],
 )
 def test_a_module_that_cannot_be_imported_is_told(source: str, said: str) -> None:
     assert said in command("run", "--module", source, expect=2).stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,7 @@ import torch
 
 import fedrfq
 from fedrfq.experiment import from_table
+from fedrfq.files.locks import acquire
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import Session
 from support.command import assert_same_run
@@ -98,6 +100,62 @@ def test_the_newest_run_is_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     run = started(Path("runs"))
     assert fedrfq.resume("latest").path == run.path
+
+
+class Looking(fedrfq.Callback):
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def on_round(self, run: Any, record: fedrfq.RoundRecord) -> None:
+        self.seen.append(looked_at(run))
+
+
+def looked_at(run: fedrfq.Run) -> tuple[bytes, Any, float]:
+    """Return what is seen of a client's weights, of the prototypes and of a prediction."""
+    weights = torch.cat([p.flatten() for p in run.models[1].parameters()])
+    probability = run.predict(1, np.zeros((1, 28, 28), np.uint8))["probability"][0]
+    return weights.detach().numpy().tobytes(), np.stack([*run.prototypes.values()]), probability
+
+
+def test_inside_the_loop_a_run_is_seen_as_of_the_last_round(
+    finished: fedrfq.Run, tmp_path: Path
+) -> None:
+    told = Looking()
+    run = started(tmp_path, callbacks=[told])
+    with pytest.raises(fedrfq.UserError, match=r"no round yet: iterate over the run"):
+        print(run.prototypes)
+    seen = [looked_at(run) for _ in run]
+    np.testing.assert_equal(seen, told.seen)
+    assert len({weights for weights, _, _ in seen}) == 4
+    np.testing.assert_equal(seen[-1], looked_at(run))
+    # Looking changes nothing.
+    assert_same_run(finished.path, run.path)
+
+
+def test_a_run_is_found_again_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = started(Path("runs"))
+    again = fedrfq.resume(run.path.relative_to(tmp_path))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    run.finish()
+    assert run.path == again.path == next(tmp_path.glob("runs/*/*"))
+    assert len(again.rounds) == 4
+    assert len(list(again.models)) == 3
+
+
+def test_a_run_that_is_open_here_is_not_said_to_be_elsewhere(tmp_path: Path) -> None:
+    run = started(tmp_path)
+    with pytest.raises(fedrfq.UserError, match="in use by this program itself: finish"):
+        fedrfq.resume(run.path, "cpu").finish()
+    run.finish()
+    # Once it is closed, another may have it.
+    lock = acquire(run.path, "", "")
+    with pytest.raises(fedrfq.UserError, match="in use by another process"):
+        fedrfq.resume(run.path, "cpu").finish()
+    os.close(lock)
 
 
 def test_an_exception_in_the_loop_keeps_what_was_trained(tmp_path: Path) -> None:

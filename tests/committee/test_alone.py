@@ -105,7 +105,8 @@ def test_a_crashed_one_takes_nothing_and_everything_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"), [({"behaviour": "lye"}, "did you mean lie"), ({"at": 0}, "1 or later")]
+    ("options", "reason"),
+    [({"behaviour": "lye"}, "did you mean lie"), ({"at": 0}, "committee.at must be 1 or more")],
 )
 def test_impossible_ones_are_refused(options: dict[str, object], reason: str) -> None:
     with pytest.raises(UserError, match=reason):

@@ -89,6 +89,68 @@ def test_what_is_not_there_is_told(pictures: Any, arguments: Any, said: str) -> 
         Dataset.from_huggingface(pictures, **arguments)
 
 
+@pytest.fixture(scope="module")
+def numbers(datasets: Any) -> Any:
+    """Return 20 samples with two columns of numbers, and others."""
+    columns = {
+        "age": list(range(20)),
+        "dose": [i / 7 for i in range(20)],
+        "word": ["a"] * 20,
+        "gap": [None, *range(19)],
+        "label": Y.tolist(),
+    }
+    return datasets.Dataset.from_dict(columns)
+
+
+def test_rows_are_made_of_several_columns(numbers: Any) -> None:
+    data = Dataset.from_huggingface(numbers, columns=["age", "dose"])
+    rows = np.stack([np.arange(20), np.arange(20) / 7], 1)
+    assert data.sha256 == Dataset.from_arrays(rows, Y).sha256
+    assert data.shape == (2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, r"none of the columns age, .* has images.*columns=\['…', '…'\]"),
+        ({"columns": ["age", "word"]}, "a number for each sample in the column 'word', found <U1"),
+        ({"columns": ["gap"]}, "in the column 'gap', found object"),
+        ({"columns": ["weight"]}, "no column 'weight'"),
+        ({"columns": ["age", "label"]}, "without the label 'label'"),
+        ({"columns": "age"}, "columns are a list"),
+        ({"columns": ["age"], "image": "dose"}, "instead of image"),
+    ],
+)
+def test_columns_that_are_no_rows_are_told(numbers: Any, arguments: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        Dataset.from_huggingface(numbers, **arguments)
+
+
+def test_transparent_pictures_are_refused_as_those_in_files_are(datasets: Any) -> None:
+    def data(*alphas: int) -> Dataset:
+        pictures = [Image.fromarray(image).convert("RGB") for image in X]
+        for picture, alpha in zip(pictures, alphas, strict=False):
+            picture.putalpha(alpha)
+        features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+        columns = {"image": pictures, "label": Y.tolist()}
+        return Dataset.from_huggingface(datasets.Dataset.from_dict(columns, features=features))
+
+    assert data(255).sha256 == data().sha256
+    with pytest.raises(
+        UserError, match=r"huggingface: image 1: .* found pixels that shine through"
+    ):
+        data(255, 100)
+
+
+@pytest.mark.parametrize("thing", [5, None, np.zeros(3)])
+def test_what_is_no_dataset_is_told(thing: Any) -> None:
+    with pytest.raises(UserError, match=r"expected a Dataset or DatasetDict.*found (int|None|nd)"):
+        Dataset.from_huggingface(thing)
+    for make in (Dataset.from_folder, Dataset.from_npz):
+        with pytest.raises(UserError, match="expected the path of a folder or file, found"):
+            make(thing)
+
+
 def test_parquet_files_of_a_hub_are_read(pictures: Any, tmp_path: Path) -> None:
     files = {}
     for split in ("train", "test"):

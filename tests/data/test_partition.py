@@ -225,11 +225,11 @@ def test_a_writer_with_nothing_to_hold_back_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ways": 0}, "partition.ways = 0 must be at least 1"),
-        ({"shots": 0}, "partition.shots = 0 must be at least 1"),
-        ({"test_shots": -3}, "partition.test_shots = -3 must be at least 1"),
-        ({"spread": -1}, "partition.spread = -1 must not be negative"),
-        ({"draw": "poisson"}, "partition.draw = 'poisson' is unknown; choose uniform or normal"),
+        ({"ways": 0}, "partition.ways must be 1 to the dataset"),
+        ({"shots": 0}, "partition.shots must be 1 or more"),
+        ({"test_shots": -3}, "partition.test_shots must be 1 or more, not -3"),
+        ({"spread": -1}, "partition.spread must be 0 or more"),
+        ({"draw": "poisson"}, "partition.draw must be one of uniform, normal, not 'poisson'"),
         ({"ways": 11}, "partition.ways = 11 exceeds the 10 classes of toy"),
         (
             {"shots": 6001},
@@ -255,18 +255,18 @@ def test_the_rarest_class_is_named() -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("dirichlet", {"alpha": 0.0}, "partition.alpha = 0.0 must be positive"),
-        ("dirichlet", {"alpha": float("nan")}, "partition.alpha = nan must be positive"),
-        ("dirichlet", {"samples": 0}, "partition.samples = 0 must be at least 1"),
+        ("dirichlet", {"alpha": 0.0}, "partition.alpha must be above 0, not 0.0"),
+        ("dirichlet", {"alpha": float("nan")}, "partition.alpha must be above 0, not nan"),
+        ("dirichlet", {"samples": 0}, "partition.samples must be 1 or more"),
         (
             "dirichlet",
             {"samples": 181, "share": True},
             "180 training samples; set partition.samples to at most 180",
         ),
-        ("iid", {"test_samples": 0}, "partition.test_samples = 0 must be at least 1"),
+        ("iid", {"test_samples": 0}, "partition.test_samples must be 1 or more"),
         ("iid", {"samples": 181}, "180 training samples; set partition.samples to at most 180"),
         ("iid", {"samples": 90, "test_samples": 96}, "set partition.test_samples to at most 95"),
-        ("groups", {"groups_per_client": 0}, "partition.groups_per_client = 0 must be at least 1"),
+        ("groups", {"groups_per_client": 0}, "partition.groups_per_client must be 1 or more"),
         (
             "groups",
             {"groups_per_client": 7},

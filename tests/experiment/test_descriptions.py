@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import MISSING
+from dataclasses import MISSING, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,11 +13,13 @@ import pytest
 from fedrfq.committee import COMMITTEES
 from fedrfq.data.partition import PARTITIONS
 from fedrfq.engine.program import TrainingOptions
+from fedrfq.errors import UserError
 from fedrfq.experiment import Cohort, Data, Experiment, from_table
 from fedrfq.experiment.kinds import KINDS
 from fedrfq.experiment.reference import ConfigKey, all_options, sections
-from fedrfq.files.options import described, settable
+from fedrfq.files.options import check_range, described, settable
 from fedrfq.methods import METHODS
+from fedrfq.models.any_module import AnyModule
 from fedrfq.models.public_maps import PUBLIC_MAPS
 from fedrfq.privacy.settings import Privacy
 from fedrfq.prototypes.pooling import POOLS, Pool
@@ -64,6 +68,26 @@ def test_every_number_and_every_choice_has_a_range(cls: type[Any]) -> None:
     for option in described(cls):
         if option.type in ("int", "float") or (option.type == "str" and cls is not Data):
             assert option.range, f"{cls.__name__}.{option.name} has no range"
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_range_of_numbers_is_checked(cls: type[Any]) -> None:
+    """No range of numbers takes what is no number, so one that does is not understood."""
+    for field in settable(cls):
+        number = field.type in ("int", "float")
+        if number and not field.metadata["range"].startswith("written when"):
+            with pytest.raises(UserError, match=f"{field.name} must be"):
+                check_range(field.name, math.nan, field)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_what_python_makes_is_checked_as_what_a_file_says(cls: type[Any]) -> None:
+    for field in settable(cls):
+        if field.type not in ("int", "float") or cls in (AnyModule, Cohort):
+            continue
+        make = partial(replace, from_table({})) if cls is Experiment else cls
+        with pytest.raises(UserError, match=f"{field.name} must be"):
+            make(**{field.name: math.nan})
 
 
 def test_the_reference_has_every_key_once() -> None:
@@ -124,7 +148,7 @@ def test_names_in_ranges_are_those_there_are() -> None:
 
 
 def _choices(option: ConfigKey) -> list[str]:
-    return option.range.removeprefix("one of ").split(", ")
+    return option.range.removeprefix("one of ").removesuffix(", or a plugin's").split(", ")
 
 
 def _names(cls: type[Any]) -> list[str]:

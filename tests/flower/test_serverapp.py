@@ -100,6 +100,12 @@ def same(one: RunDirectory, other: RunDirectory, files: tuple[str, ...] = FILES)
     assert records(one) == records(other)
 
 
+def test_trackers_that_nobody_would_tell_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is for `fedrfq run`, and `fedrfq watch` follows"):
+        run(tmp_path, Nodes(4), {"track": "mlflow"})
+    assert not (tmp_path / "flower").exists()
+
+
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_a_run_leaves_the_bytes_that_a_run_without_flower_leaves(
     tmp_path: Path, nodes: int

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -187,10 +190,54 @@ class Tuple(nn.Module):
         return self.last(x.flatten(1)), x
 
 
+class Drawing(nn.Module):
+    """What adds a number of its own to all that passes."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.draw()
+
+
+class Shifted(nn.Module):
+    """What begins with a number from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.full((60,), np.random.uniform()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.shift
+
+
+def flat(layer: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), layer, nn.Linear(60, 3))
+
+
+def test_attention_without_dropout_trains_to_the_same_parameters() -> None:
+    model = give(lambda: flat(nn.TransformerEncoderLayer(60, 2, 8, dropout=0.0)), SMALL, 3)
+    own = data(SMALL, (5, 3))
+    start = params(model, SMALL, 2)
+    first, _, _ = trained(model, own, dict(start), Local())
+    torch.manual_seed(5)
+    again, _, _ = trained(model, own, dict(start), Local())
+    assert not torch.equal(first["2.weight"], start["2.weight"])
+    equal(again, first)
+
+
 @pytest.mark.parametrize(
     ("module", "settings", "said"),
     [
         (Noisy, {}, "draws random numbers by randn_like"),
+        (lambda: flat(nn.RReLU()), {}, "from PyTorch's generator"),
+        (lambda: flat(Drawing(lambda: np.random.uniform())), {}, "from NumPy's generator"),
+        (lambda: flat(Drawing(lambda: random.random())), {}, "from Python's generator"),
+        (lambda: flat(Shifted()), {}, "from NumPy's generator"),
+        (lambda: flat(nn.LSTM(60, 60, 2, dropout=0.1)), {}, "'1' drops out inside its LSTM"),
+        (lambda: flat(nn.MultiheadAttention(60, 2, 0.1)), {}, "'1' drops out inside its Multi"),
+        (lambda: flat(nn.TransformerEncoderLayer(60, 2)), {}, r"'1\.self_attn' drops out inside"),
         (Tuple, {}, "expected the logits as one tensor"),
         (PlainCNN, {}, "fails on a batch of two images"),
         (Branching, {"head_layer": "fc"}, "no layer 'fc'"),
@@ -239,8 +286,9 @@ def test_probabilities_are_taken_with_a_warning() -> None:
 def test_a_module_that_was_not_given_is_asked_for_and_never_imported() -> None:
     with pytest.raises(UserError, match="--module os:system"):
         AnyModule("os:system", "0" * 64, "fc", "", 5).program()
-    with pytest.raises(UserError, match="--module FILE:Net"):
-        AnyModule("__main__:Net", "0" * 64, "fc", "", 5).program()
+    for source in ("__main__:Net", "train.py:<lambda>", "small"):
+        with pytest.raises(UserError, match=r"--module FILE\.py:NAME"):
+            AnyModule(source, "0" * 64, "fc", "", 5).program()
     model = give(Branching, SMALL, 3, "changed")
     give_again(model, Branching, SMALL, 3)
     with pytest.raises(UserError, match="not the one that the run began with"):

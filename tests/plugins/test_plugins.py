@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 import fedrfq
 from fedrfq import plugins
 from fedrfq.api.new_plugin import write
+from fedrfq.data.content import Content
+from fedrfq.data.partition import Partition
 from fedrfq.errors import UserError
 from fedrfq.experiment import from_table
 from fedrfq.files import toml
@@ -21,9 +24,11 @@ from fedrfq.report import comparison_page
 from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.rules import RULES
 from fedrfq.runs.find_runs import runs_in
+from fedrfq.runs.run_directory import RunDirectory
 from support.command import fedrfq as command
 from support.command import only_run, sets
 from support.outside import LARGEST, PULL, new_process, typed, written
+from support.paths import ROOT
 
 TINY = ["clients=4", "rounds=2", "model.name=mlp", "partition.shots=4", "partition.test_shots=3"]
 # A plugin that tells when its code runs.
@@ -78,15 +83,107 @@ def test_a_name_in_an_option_counts_as_use(tmp_path: Path) -> None:
     assert [row["name"] for row in used.table()["plugins"]] == ["flip.py"]
 
 
-def test_a_script_registers_and_is_not_remembered(tmp_path: Path) -> None:
-    """A command must not run a script again by itself: it may train."""
-    script = written(tmp_path, "mine.py", PULL)
-    exec(compile(PULL, script, "exec"), {"__name__": "__main__", "__file__": str(script)})
-    (row,) = fedrfq.load(sets=["method.name=pull"]).table()["plugins"]
-    assert row["name"] == "mine.py"
+TRAINING = """
+import sys
+if __name__ == "__main__":
+    run = fedrfq.run({settings}, "cpu", "runs") if len(sys.argv) < 2 else fedrfq.resume(sys.argv[1])
+    next(iter(run))
+    print(run.path)
+"""
+SCRIPT = PULL + TRAINING.format(
+    settings={
+        "clients": 4,
+        "rounds": 3,
+        "checkpoint": 1,
+        "method": {"name": "pull"},
+        "model": {"name": "mlp"},
+        "partition": {"shots": 4, "test_shots": 3},
+    }
+)
+
+
+def ran(script: Path, *words: object) -> Path:
+    """Run a script as the user does, and return the path that it prints."""
+    done = subprocess.run(
+        [sys.executable, script.name, *map(str, words)],
+        cwd=script.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return script.parent / done.stdout.strip()
+
+
+def test_a_script_is_known_by_what_it_registers_not_by_all_that_it_does(tmp_path: Path) -> None:
+    script = written(tmp_path, "train.py", SCRIPT)
+    run = ran(script)
+    (row,) = toml.read(run / "experiment.toml")["plugins"]
+    assert row["name"] == "method pull of train.py"
+    # A command does not run a script again by itself: it may train.
     assert not plugins.remembered_folder().exists()
+    assert "give it with --plugin train.py" in command("show", run, expect=2).stderr
+    # What it does besides may be changed, and the run goes on.
+    written(tmp_path, "train.py", SCRIPT.replace('"cpu"', '"auto"'))
+    assert ran(script, run) == run
+    for words in (["show", run, "--plugin", script], ["resume", run], ["report", run]):
+        new_process()
+        command(*words)
+    # A run that the file was given to is another one, and both are known in one process.
+    command("run", "--plugin", script, *sets([*TINY, "method.name=pull"]), "--out", tmp_path / "r")
+    other = only_run(tmp_path / "r")
+    (whole,) = other.experiment().table()["plugins"]
+    assert whole["name"] == "train.py"
+    assert RunDirectory.open(run).experiment().table()["plugins"] == [row]
+    assert other.experiment().table()["plugins"] == [whole]
+
+
+def test_a_script_that_registers_something_else_now_is_refused(tmp_path: Path) -> None:
+    script = written(tmp_path, "train.py", SCRIPT)
+    run = ran(script)
+    written(tmp_path, "train.py", SCRIPT.replace(".abs()", ".square()"))
     new_process()
-    assert fedrfq.load_plugin(script).row() == row
+    error = command("resume", run, "--plugin", script, expect=2).stderr
+    assert "method pull of train.py is not what this run began with" in error
+    new_process()
+    command("show", run, "--plugin", script)
+
+
+def test_a_script_that_trains_as_it_is_read_is_told_where_that_belongs(tmp_path: Path) -> None:
+    for call in ("run()", "resume('latest')", "compare({'seeds': 1})"):
+        new_process()
+        script = written(tmp_path, "train.py", f"{PULL}\nfedrfq.{call}\n")
+        with pytest.raises(UserError, match=r'below `if __name__ == "__main__":`'):
+            fedrfq.load_plugin(script)
+
+
+def test_what_comes_from_a_pipe_is_to_be_put_into_a_file() -> None:
+    done = subprocess.run([sys.executable], input=PULL, capture_output=True, text=True, check=False)
+    assert "UserError: the source of method 'pull' cannot be read" in done.stderr
+    assert "put it into a file" in done.stderr
+
+
+def test_what_a_notebook_registered_may_be_put_into_a_file(tmp_path: Path) -> None:
+    typed(PULL, {"__name__": "__main__"})
+    used = fedrfq.load(sets=["method.name=pull"]).table()
+    new_process()
+    with pytest.raises(PluginMissing, match="or give a file with it by --plugin"):
+        from_table(used)
+    push = PULL.replace("pull", "push").replace("Pull", "Push")
+    fedrfq.load_plugin(written(tmp_path, "mine.py", PULL + push))
+    # Also where no copy can be kept.
+    (copy,) = plugins.remembered_folder().iterdir()
+    copy.unlink()
+    assert from_table(used).table() == used
+    # Of what else is in the file, the run knows nothing.
+    (row,) = fedrfq.load(sets=["method.name=push"]).table()["plugins"]
+    assert row["name"] == "mine.py"
+    # A copy that was changed is not run for a class that is as it was.
+    marker = tmp_path / "ran"
+    copy.write_text(TELLING.format(marker=str(marker)))
+    new_process()
+    with pytest.raises(PluginMissing):
+        from_table(used)
+    assert not marker.exists()
 
 
 @pytest.mark.parametrize("body", ["def distance(self, d_KBV): return {} * d_KBV", "lam = {}.0"])
@@ -108,6 +205,14 @@ def test_what_has_no_source_is_refused() -> None:
     space: dict[str, object] = {"__name__": "cell"}
     with pytest.raises(UserError, match="the source of method 'pull' cannot be read"):
         exec(PULL, space)
+
+
+def test_the_reference_has_all_that_one_derives_from() -> None:
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    bases = [registry.base_class() for registry in plugins.REGISTRIES.values()]
+    for base in (*filter(None, bases), Partition, Content):
+        assert f"::: {base.__module__}.{base.__qualname__}\n" in page
+        assert base.__doc__
 
 
 # Missing and changed
@@ -287,8 +392,8 @@ _DETECTOR = (
     ("text", "why"),
     [
         ("x = 1", "registers nothing"),
-        ("1 / 0", r"line 1: the plugin fails with ZeroDivisionError"),
-        ("def f(:", r"line 1: the plugin fails with SyntaxError"),
+        ("1 / 0", r"line 1: ZeroDivisionError"),
+        ("def f(:", r"line 1: SyntaxError"),
         ("import fedrfq; fedrfq.register('method', 'fedavg', object)", "is fedrfq's own"),
         ("import fedrfq; fedrfq.register('method', 'x', object)", "expected a subclass of fedrfq"),
         (
@@ -349,7 +454,7 @@ def test_the_option_may_stand_anywhere(tmp_path: Path) -> None:
         new_process()
         assert "pull.py" in command(*words).stdout
     new_process()
-    assert "cannot read the plugin" in command("list", "--plugin", "nowhere.py", expect=2).stderr
+    assert "cannot read nowhere.py" in command("list", "--plugin", "nowhere.py", expect=2).stderr
     assert command("list", "--plugin", expect=2)
 
 
@@ -449,6 +554,34 @@ class Uneven:
     error = command(*words, "--out", tmp_path / "runs", expect=2).stderr
     assert "the partition Uneven must deal to 3 clients" in error
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_plugins_options_are_held_to_their_ranges(tmp_path: Path) -> None:
+    """Also where it does nothing for that, as a partition and a class with its own checks."""
+    text = """
+from dataclasses import dataclass
+import fedrfq
+from fedrfq.files.options import option
+from fedrfq.methods.fedproto import FedProto
+
+@fedrfq.register("partition", "uneven")
+@dataclass(frozen=True)
+class Uneven:
+    most: int = option(5, "The most samples of a client", "1 to 9")
+    def deal(self, dataset, clients, rng): ...
+
+@fedrfq.register("method", "sharp")
+@dataclass(frozen=True)
+class Sharp(FedProto):
+    sharp: float = option(1.0, "How sharp", "above 0")
+    def __post_init__(self):
+        1 / self.sharp
+"""
+    fedrfq.load_plugin(written(tmp_path, "mine.py", text))
+    with pytest.raises(UserError, match=r"partition\.most must be 1 to 9, not 10"):
+        fedrfq.load(sets=["partition.name=uneven", "partition.most=10"])
+    with pytest.raises(UserError, match=r"method\.sharp must be above 0, not 0\.0"):
+        fedrfq.load(sets=["method.name=sharp", "method.sharp=0"])
 
 
 def test_a_tracker_of_ones_own_is_recorded_and_changes_no_hash(tmp_path: Path) -> None:

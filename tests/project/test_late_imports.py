@@ -11,6 +11,7 @@ import pytest
 from fedrfq.committee import Simulated
 from support.committees import written
 from support.federations import founded, process, status, without_torch
+from support.paths import ROOT
 
 HEAVY = {"torch", "sklearn", "scipy", "matplotlib", "nacl", "cryptography"}
 
@@ -22,6 +23,34 @@ def test_the_command_line_itself_imports_nothing_heavy() -> None:
     )
     assert {"fedrfq", "typer"} <= set(done.stdout.split())
     assert not HEAVY & set(done.stdout.split())
+
+
+def test_importing_the_package_is_a_moment() -> None:
+    """Ctrl-C in it shows a traceback: only after it does `fedrfq.cli.start` take the signal."""
+    script = "import sys; before = set(sys.modules); import fedrfq; print(*set(sys.modules)-before)"
+    # Without site, where some installation may have imported anything.
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", script],
+        env={"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "fedrfq" in done.stdout.split()
+    assert "typing" not in done.stdout.split()
+
+
+@pytest.mark.parametrize("module", ["fedrfq", "fedrfq.cli"])
+def test_the_program_is_a_module_too(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.startswith("fedrfq ")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The notebooks run to their end, cell by cell, and print what their pages show."""
 
+import importlib.util
 import re
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from fedrfq.report import comparison_page
 from fedrfq.runs.find_runs import runs_in
 from support import notebooks
+from support.paths import ROOT
 
 
 def words(text):
@@ -44,3 +46,16 @@ def test_jupyter_itself_finds_the_source_of_a_method(tmp_path):
 
 def test_there_are_six_with_their_outputs():
     assert len(notebooks.NOTEBOOKS) == 6
+
+
+def test_every_page_leads_to_colab():
+    """To the notebook itself once the project is on GitHub, which pyproject.toml would say."""
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    for path in notebooks.NOTEBOOKS:
+        page = path.with_suffix(".md").read_text()
+        assert re.search(r"\]\(https://colab\.research\.google\.com/.*\(untested\)", page), path
+    link = generate.colab("quickstart.ipynb", "https://github.com/some/fedrfq/")
+    start = "[open it in Colab](https://colab.research.google.com/github/some/fedrfq/blob/main/"
+    assert link == f"{start}docs/notebooks/quickstart.ipynb) (untested)"

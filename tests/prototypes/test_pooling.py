@@ -212,9 +212,9 @@ def test_adaptive_pools_cover_values_the_stride_leaves_out() -> None:
     ("make", "message"),
     [
         (lambda: Pool("median"), "pool.name must be one of softpool, avg"),
-        (lambda: Pool(rows=0), "pool.rows must be at least 1, not 0"),
-        (lambda: Pool(kernel=-1), "pool.kernel must be at least 1, not -1"),
-        (lambda: Pool(stride=0), "pool.stride must be at least 1, not 0"),
+        (lambda: Pool(rows=0), "pool.rows must be 1 or more; divides the prototype, not 0"),
+        (lambda: Pool(kernel=-1), "pool.kernel must be 1 or more.*, not -1"),
+        (lambda: Pool(stride=0), "pool.stride must be 1 or more, not 0"),
         (lambda: Pool(rows=3).check(50), "50 values cannot be folded into 3 rows"),
         (lambda: Pool(rows=3).size(50), "50 values cannot be folded into 3 rows"),
         (lambda: Pool(rows=3)(torch.zeros(2, 50)), "50 values cannot be folded into 3 rows"),

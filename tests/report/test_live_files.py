@@ -14,6 +14,7 @@ from fedrfq.federation.federation_file import Federation
 from fedrfq.node.storage import client_history
 from fedrfq.report import live_federation, live_page, live_runs, watch
 from fedrfq.report.live_runs import LiveRuns, waiting
+from fedrfq.report.page import ReportPage
 from fedrfq.report.watch import Watch, watched
 
 GOOD = {"round": 3, "accuracy": 50.0}
@@ -81,16 +82,41 @@ def test_a_run_that_goes_on_is_not_said_to_be_unfinished() -> None:
 
 @pytest.mark.parametrize("error", [UserError("mend it"), ValueError("odd")])
 def test_whatever_lies_in_the_files_the_server_goes_on(error: Exception) -> None:
-    def fails() -> Any:
+    def fails(run: str) -> Any:
         raise error
 
     looking = Watch(fails)
     looking._look()
-    state = json.loads(looking._newest().text)
+    state = json.loads(looking._newest("").text)
     assert state["title"] == "Waiting for a run"
     # What the user can mend is said in its own words.
     odd = "What is there cannot be shown (ValueError('odd'))."
     assert state["subtitle"] == ("mend it" if isinstance(error, UserError) else odd)
+
+
+def test_a_run_is_read_while_somebody_looks_at_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def make(run: str) -> ReportPage:
+        made.append(run)
+        return waiting(f"page of {run}")
+
+    looking = Watch(make)
+    assert "is being read" in looking._newest("run=a").text
+    looking._look()
+    assert "page of a" in looking._newest("run=a").text
+    # However many are asked for, only the latest are made, and no more are remembered.
+    monkeypatch.setattr(watch, "_MAX_PAGES", 2)
+    for name in "bcd":
+        looking._newest(f"run={name}&run=x")
+    made.clear()
+    looking._look()
+    assert sorted(made) == ["c", "d"]
+    assert sorted(looking._asked) == ["", "c", "d"]
+    # One that nobody has asked for in a while is forgotten.
+    monkeypatch.setattr(watch, "_LOOKED_AT_S", 0.0)
+    looking._look()
+    assert list(looking._asked) == [""]
 
 
 def test_a_federation_is_watched_alone_and_a_run_with_a_committee_is_a_run(tmp_path: Path) -> None:

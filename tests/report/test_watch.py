@@ -12,12 +12,15 @@ from contextlib import closing
 import pytest
 
 from fedrfq.errors import UserError
+from fedrfq.federation.round_log import pack
+from fedrfq.files import hash_chain
 from fedrfq.node.storage.client_history import ClientHistory, HistoryLine
 from fedrfq.report.live_federation import LiveFederation
 from fedrfq.report.live_page import state
 from fedrfq.report.watch import watched, watching
 from support.command import SMALL, fedrfq, sets, small_session
-from support.federations import PATIENCE_S, Servers, founded, uploaded
+from support.committees import some_settings, uploads
+from support.federations import PATIENCE_S, Servers, founded, signed, upload, uploaded
 from support.reports import ATTACK, COMMITTEE, hostile
 
 LINES = "[...document.querySelectorAll('#accuracy svg .mark-line.role-mark path')]"
@@ -113,6 +116,35 @@ def test_runs_that_begin_later_join_the_others_side_by_side(tab, whole, tmp_path
         assert tab.js(tile(0)) == "16 of 16"
 
 
+def test_each_run_of_a_grid_has_a_page_of_its_own(tab, whole, tmp_path):
+    """Clients × classes, prototypes and all else that a report shows, one click away."""
+    for seed in range(2):
+        shutil.copytree(whole, copy := tmp_path / f"<b>run-{seed}")
+        text = (copy / "experiment.toml").read_text()
+        (copy / "experiment.toml").write_text(text.replace("seed = 0\n", f"seed = {seed}\n", 1))
+    with watching([tmp_path]) as address:
+        tab.open(address)
+        link = "[...document.querySelectorAll('#head td a')].find(a => a.text === '<b>run-1')"
+        tab.wait(f"!!{link}")
+        tab.js(f"{link}.click()")
+        tab.wait("document.querySelector('header p')?.textContent.includes('seed 1')")
+        tab.wait("!!document.querySelector('#partition svg')")
+        drawn = tab.js("[...document.querySelectorAll('figure')].map(f => f.id)")
+        assert {"accuracy", "clients", "partition", "trail", "prototypes"} <= set(drawn)
+        # The page goes on to follow its own run, and leads back to all.
+        (run,) = tmp_path.glob("*run-1")
+        lines = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
+        (run / "rounds.jsonl").write_text("".join(lines[:3]))
+        tab.wait(f"{tile(0)} === '3 of 8'")
+        tab.js("document.querySelector('#head a').click()")
+        tab.wait("!!document.querySelector('#accuracy-head svg')")
+        assert tab.errors == []
+        with urllib.request.urlopen(f"{address}state?run=../../etc", timeout=60) as answer:
+            assert "is being read" in answer.read().decode()
+        tab.open(f"{address}?run=../../etc")
+        tab.wait("document.body.innerText.includes('There is no such run here.')")
+
+
 def test_the_page_is_for_this_machine_alone(whole):
     with watching([whole]) as address:
         with urllib.request.urlopen(address, timeout=60) as answer:
@@ -153,6 +185,12 @@ def test_a_federation_is_shown_while_its_servers_decide(request, tmp_path):
     rows = {name: spec["data"]["values"] for name, spec in shown["figures"].items()}
     assert [row["leader"] for row in rows["committee"]] == ["server-1", "server-2", "server-3"]
     assert {row["round"] for row in rows["trail"]} == {1, 2, 3}
+    # What each client stated to hold in the last round.
+    stated = uploads(some_settings(3), 3).counts_KJ
+    held = {(row["client"], row["class"]): row["train"] for row in rows["partition"]}
+    assert held == {
+        (f"client-{k}", str(j)): stated[k, j] for k, j in zip(*stated.nonzero(), strict=True)
+    }
     assert [row["client"] for row in rows["filtered"]] == ["client-0", "client-1"]
     assert [row["mean"] for row in rows["accuracy"]] == [85.0]
     # The servers have stopped: what is left in the folders is drawn all the same.
@@ -161,10 +199,25 @@ def test_a_federation_is_shown_while_its_servers_decide(request, tmp_path):
         tab.open(address)
         tab.wait(f"{tile(0)} === '3 of 3'")
         drawn = "[...document.querySelectorAll('figure')].filter(f => f.querySelector('svg'))"
-        tab.wait(f"{drawn}.length === 4")
+        tab.wait(f"{drawn}.length === 5")
         assert "server-3" in tab.js("document.querySelector('#committee').textContent")
         assert tab.js("document.body.innerText.match(/not running/g).length") == 4
         assert tab.errors == []
+
+
+def test_of_a_federation_what_clients_stated_last_is_shown(tmp_path):
+    """Nothing in the log is verified here: one who is no member is left out."""
+    federation = founded(tmp_path)
+    run = federation.roster.run
+    stranger = upload(tmp_path / "client-0", 2, 9, uploads(some_settings(10), 2).encoded(2)[9])
+    log = tmp_path / "server-0" / "bodies.bin"
+    log.touch()
+    assert LiveFederation(tmp_path).page().figures() == []
+    for messages in (signed(tmp_path, 1), [*signed(tmp_path, 2, [1]), stranger]):
+        hash_chain.append(log, run, pack(messages))
+    (partition,) = [f for f in LiveFederation(tmp_path).page().figures() if f.name == "partition"]
+    assert "stated in round 2" in partition.caption
+    assert {row["client"] for row in partition.rows} == {"client-1"}
 
 
 def test_a_log_that_is_too_large_to_be_read_is_said(tmp_path):

@@ -188,13 +188,14 @@ def test_changing_the_kind_leaves_the_old_ones_options():
 
 
 BAD = {
+    'seeds = [0]\naxes.methods = ["local"]': "write axes.method for axes.methods",
     "seed = [0]": "did you mean seeds?",
     'seeds = "two"\naxes.method = ["local"]': "seeds must be how many",
     'seeds = []\naxes.method = ["local"]': "seeds must be a list",
     'seeds = [0, 1, 0]\naxes.method = ["local"]': "seeds has 0 more than once",
     'seeds = [0, true]\naxes.method = ["local"]': "seeds must be a list",
     "seeds = [0]": "axes.method is missing; the axes are none",
-    'seeds = [0]\naxes.metod = ["local"]': "axes.method is missing; the axes are metod (did you",
+    'seeds = [0]\naxes.metod = ["local"]': "write axes.method for axes.metod",
     'seeds = [0]\naxes.method = ["local"]\naxes.attackers = [1, "1"]': "has '1' more than once",
     "seeds = [0]\naxes.method = []": "axes.method must be sections",
     'seeds = [0]\naxes.method = ["fedprox", "fedprotto"]': "did you mean fedproto?",

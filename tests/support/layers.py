@@ -69,14 +69,17 @@ def layer(module: str) -> int:
 
 
 def modules() -> dict[str, Path]:
-    """Return all modules of the package, by their names without `fedrfq.`."""
+    """Return all modules of the package, by their names without `fedrfq.`.
+
+    Left out are the package itself and what starts the program, `python -m fedrfq`.
+    """
     names = {}
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
         if parts[-1] == "__init__":
             parts = parts[:-1]
         names[".".join(parts)] = path
-    del names[""]
+    del names[""], names["__main__"]
     return names
 
 

@@ -17,6 +17,7 @@ from fedrfq.experiment.reading import data_name, with_data
 from fedrfq.files import toml
 from fedrfq.files.toml import Table
 from fedrfq.learning.evaluation import RoundRecord
+from fedrfq.plugins import check_not_loading
 from fedrfq.runs.callbacks import Callback
 from fedrfq.runs.find_runs import named
 from fedrfq.runs.given_modules import give_again, given_by_name, with_modules
@@ -85,6 +86,19 @@ class Run(RecordedRun):
         write(lambda: run_page.page(self.path), target)
         return target
 
+    def _newest(self) -> RunDirectory:
+        """Return the directory, with a checkpoint of the last round also inside a loop."""
+        session = self._session
+        if session is None:
+            return self.directory
+        if not session.state.round:
+            raise UserError(
+                f"{self.path} has trained no round yet: iterate over the run, or call run.finish()"
+            )
+        if session.state.round not in self.directory.checkpoints():
+            session.checkpoint()
+        return self.directory
+
     def _opened(self) -> Session:
         """Return the session of a fresh run, or a new one that goes on from the checkpoint."""
         if self._session is None:
@@ -144,9 +158,11 @@ def run(
     that makes one; or a dict of several, which cohorts name by `source`. The run directory is
     created in `out`, as by `fedrfq run`.
     """
+    check_not_loading()
     experiment, data = resolved(source, data, model)
     told = _with_progress(callbacks, progress)
-    session = Session.begin([experiment], pick_device(device), Path(out), data, told)
+    # Absolute, here and below: the program may go to another folder meanwhile.
+    session = Session.begin([experiment], pick_device(device), Path(out).absolute(), data, told)
     return Run(session.runs[0], session, data=data, device=device, callbacks=told)
 
 
@@ -164,7 +180,8 @@ def resume(
     "latest" is the newest run in runs/. `data` and `model` must be given where the run began with
     ones that were given; they must be the same.
     """
-    directory = RunDirectory.open(named(Path(path)))
+    check_not_loading()
+    directory = RunDirectory.open(named(Path(path)).absolute())
     if model is not None:
         facts = DataFacts.of(directory)
         given = given_by_name(model)

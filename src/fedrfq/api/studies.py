@@ -11,6 +11,7 @@ from fedrfq.api.progress import StudyBars
 from fedrfq.api.run import with_given
 from fedrfq.data import Dataset
 from fedrfq.paper.kinds import plan
+from fedrfq.plugins import check_not_loading
 from fedrfq.runs import columns
 from fedrfq.runs.session import pick_device
 from fedrfq.studies.carry_out import Training, Watcher, carry_out
@@ -101,6 +102,7 @@ def _carried_out(
     progress: bool,
 ) -> StudyTables:
     """Train what is missing and write the tables; the same call goes on after an interrupt."""
+    check_not_loading()
     if data is not None or model is not None:
         common, data = with_given(section(study.table, "experiment"), data, model)
         study = replace(study, table={**study.table, "experiment": common})

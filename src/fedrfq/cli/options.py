@@ -29,9 +29,10 @@ Modules = Annotated[
     list[str] | None,
     typer.Option(
         "--module",
-        metavar="MODULE:NAME",
-        help="A PyTorch module of your own as the clients' model, such as nets:Net in nets.py. "
-        "It is imported: name only code that you trust. Repeat it for several cohorts.",
+        metavar="FILE.py:NAME",
+        help="A PyTorch module of your own as the clients' model, such as nets.py:Net, or "
+        "mypackage.nets:Net. It is imported: name only code that you trust. Repeat it for several "
+        "cohorts.",
     ),
 ]
 

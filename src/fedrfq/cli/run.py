@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedrfq.runs.session import Session
 
 _MIB = 2**20
+_DONE = "note: all rounds of this run are trained; here is the result"
 # The file in a run's directory in which the traceback of a plugin's error is kept.
 TRACEBACK = "traceback.txt"
 
@@ -134,6 +135,7 @@ def resume(
 
     Example: fedrfq resume runs/mnist5k-fedrfq/20260101-120000-seed0-1a2b3c
     """
+    from fedrfq.data import is_given
     from fedrfq.runs.run_directory import RunDirectory
     from fedrfq.runs.session import Session, differences, pick_device
 
@@ -149,9 +151,14 @@ def resume(
             errors,
             f"note: {', '.join(changes)}: the last bits may differ from an uninterrupted run",
         )
+    if (result := stopped.result()) and is_given(stopped.experiment(exact=True).data.name):
+        # There is nothing to train, for which the data would have to be given again.
+        say(errors, _DONE)
+        _show_end([stopped], [result], json)
+        return
     with closing(Session.resume(path, torch_device)) as session, _page(session, watch):
         if session.state.round == session.rounds:
-            say(errors, "note: all rounds of this run are trained; here is the result")
+            say(errors, _DONE)
         _train(session, json)
 
 
@@ -185,11 +192,16 @@ def _train(session: Session, json: bool) -> None:
         _tell_plugin_failed(session, error)
         raise
     # From here on the run is complete on the disk; the rest only shows it.
-    results = session.finish()
-    _show_results(session.runs)
+    _show_end(session.runs, session.finish(), json)
+
+
+def _show_end(
+    runs: Sequence[RunDirectory], results: Sequence[Mapping[str, Any]], json: bool
+) -> None:
+    _show_results(runs)
     # With --json the last line of the output belongs to a program, not to a person.
     if not json:
-        _suggest_commands(session.runs)
+        _suggest_commands(runs)
     elif len(results) == 1:
         sys.stdout.write(to_json(results[0]) + "\n")
     else:

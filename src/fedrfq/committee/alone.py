@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedrfq.committee.committee import AgreedRound, Committee, CommitteeSettings, PreviousRound
-from fedrfq.errors import UserError, check_one_of
+from fedrfq.errors import check_one_of
 from fedrfq.federation import codec
 from fedrfq.federation.application import Memory, Task
-from fedrfq.files.options import one_of, option
+from fedrfq.files.options import check_ranges, one_of, option
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.detectors import Verdict
@@ -34,7 +34,9 @@ DOWN = "the server is down"
 class Alone(Committee):
     """One server without others beside it; `at` is the round in which it forgets or crashes."""
 
-    behaviour: str = option("honest", "What the server does to its clients", one_of(BEHAVIOURS))
+    behaviour: str = option(
+        "honest", "What the server does to its clients", one_of(BEHAVIOURS, plugins=True)
+    )
     at: int = option(
         10,
         "Round from which it crashes, or number of rounds after which it forgets, again and again",
@@ -43,8 +45,7 @@ class Alone(Committee):
 
     def __post_init__(self) -> None:
         check_one_of("committee.behaviour", self.behaviour, BEHAVIOURS, plugins=True)
-        if self.at < 1:
-            raise UserError(f"committee.at must be a round, 1 or later, not {self.at}")
+        check_ranges("committee", self)
 
     def about(self) -> str:
         """Describe the server in a few words."""

@@ -17,7 +17,7 @@ from fedrfq.consensus.roster import MAX_SERVERS, faults
 from fedrfq.errors import UserError, check_one_of
 from fedrfq.federation import signatures
 from fedrfq.federation.federation_file import Federation, Timings
-from fedrfq.files.options import option
+from fedrfq.files.options import check_ranges, option
 from fedrfq.prototypes.fixed_point import Uploads
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Simulated(Committee):
         "lie",
         "What faulty servers do",
         "one of silent, crash, twins, equivocate, censor, forge, wrong, mutate, replay, flood, "
-        "lie, hoard, incriminate, missign",
+        "lie, hoard, incriminate, missign, or a plugin's",
     )
     network: str = option(
         "calm", "What happens to messages on their way", "one of calm, lossy, partitioned"
@@ -57,21 +57,15 @@ class Simulated(Committee):
         # Imported here, as in the methods below: the simulator is not needed to read an experiment
         # with another committee.
         from fedrfq.simulator.adversaries import BEHAVIOURS
-        from fedrfq.simulator.network import NETWORKS
 
-        if self.servers != 1 and not 4 <= self.servers <= MAX_SERVERS:
-            raise UserError(
-                f"committee.servers must be 1, or 4 to {MAX_SERVERS} (3f + 1 tolerate f faulty"
-                f" ones), not {self.servers}"
-            )
+        check_ranges("committee", self)
         max_faulty = faults(self.servers)
-        if not 0 <= self.faulty <= max_faulty:
+        if self.faulty > max_faulty:
             raise UserError(
                 f"committee.faulty = {self.faulty} of {self.servers} servers: {max_faulty} at most,"
                 " because with a third or more of them faulty no agreement is possible"
             )
         check_one_of("committee.behaviour", self.behaviour, BEHAVIOURS, plugins=True)
-        check_one_of("committee.network", self.network, NETWORKS)
 
     def about(self) -> str:
         """Describe the committee in a few words."""

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrfq.errors import UserError
+
 # What `data.name` begins with where the data were given as Python objects.
 GIVEN = "given:"
 # What it begins with where the data are a dataset of Hugging Face's hub.
@@ -91,30 +93,41 @@ class Dataset:
 
     @staticmethod
     def from_huggingface(
-        dataset: Any, image: str = "", label: str = "", groups: str = "", name: str = "huggingface"
+        dataset: Any,
+        image: str = "",
+        label: str = "",
+        groups: str = "",
+        name: str = "huggingface",
+        *,
+        columns: Sequence[str] = (),
     ) -> Dataset:
         """Return a dataset of a `datasets.Dataset`, or of a `DatasetDict` with a split "train".
 
         `image`, `label` and `groups` name columns; without them, the first column of images and the
-        first of class labels are taken. A fifth is kept for testing where there is no test split.
+        first of class labels are taken. `columns` are those of numbers where the samples are rows.
+        A fifth is kept for testing where there is no test split.
         """
         from fedrfq.data.huggingface import from_huggingface
 
-        return from_huggingface(dataset, image, label, groups, name)
+        return from_huggingface(dataset, image, label, groups, columns, name)
 
     @staticmethod
     def from_folder(path: Path | str) -> Dataset:
         """Return the pictures of a folder that has a folder for each class."""
-        from fedrfq.data.library import load
-
-        return load(str(Path(path).expanduser().resolve()))
+        return _at(path)
 
     @staticmethod
     def from_npz(path: Path | str) -> Dataset:
         """Return the arrays of an .npz file: train_x, train_y, test_x, test_y, and others."""
-        from fedrfq.data.library import load
+        return _at(path)
 
-        return load(str(Path(path).expanduser().resolve()))
+
+def _at(path: Path | str) -> Dataset:
+    from fedrfq.data.library import load
+
+    if not isinstance(path, Path | str):
+        raise UserError(f"expected the path of a folder or file, found {path!r:.80}")
+    return load(str(Path(path).expanduser().resolve()))
 
 
 def is_given(name: str) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 
 from fedrfq.data.dataset import HUB, Dataset
 from fedrfq.data.given_arrays import Array, from_arrays
+from fedrfq.data.image_decoding import values_of
 from fedrfq.data.image_form import MAX_BYTES, MAX_PIXELS
 from fedrfq.errors import UserError
 
@@ -129,26 +130,42 @@ def from_huggingface(
     image: str = "",
     label: str = "",
     groups: str = "",
+    columns: Sequence[str] = (),
     name: str = "huggingface",
     origin: str = "",
 ) -> Dataset:
     """Return the dataset of a `Dataset` or `DatasetDict`; see `Dataset.from_huggingface`."""
     train, test = _splits(dataset, name)
-    image = image or _image_column(train, name)
     label = label or _label_column(train, name)
+    if isinstance(columns, str) or label in columns or (columns and image):
+        raise UserError(
+            f"{name}: columns are a list of those with numbers, without the label '{label}', and "
+            f"instead of image; found columns={columns!r:.100}, image={image!r:.100}"
+        )
+    if not columns:
+        image = image or _image_column(train, name)
+
+    def samples(split: Any) -> Array:
+        return _rows(split, columns, name) if columns else _images(split, image, name)
+
     pair = None
     owners: tuple[Any, Any] = (_column(train, groups, name) if groups else None, None)
     if test is not None:
-        pair = (_images(test, image, name), _column(test, label, name))
+        pair = (samples(test), _column(test, label, name))
         owners = (owners[0], _column(test, groups, name) if groups else None)
+    y = _column(train, label, name)
     classes = getattr(train.features[label], "names", None)
-    x = _images(train, image, name)
-    return from_arrays(x, _column(train, label, name), pair, classes, owners, name, origin)
+    return from_arrays(samples(train), y, pair, classes, owners, name, origin)
 
 
 def _splits(dataset: Any, name: str) -> tuple[Any, Any]:
     """Return the training and the test split; None for a test split that is not there."""
     if not isinstance(dataset, Mapping):
+        if not hasattr(dataset, "features"):
+            raise UserError(
+                f"{name}: expected a Dataset or DatasetDict of Hugging Face's datasets, "
+                f"found {type(dataset).__name__}: use datasets.load_dataset(…)"
+            )
         return dataset, None
     if "train" not in dataset:
         raise UserError(
@@ -166,7 +183,7 @@ def _image_column(split: Any, name: str) -> str:
             return str(column)
     raise UserError(
         f"{name}: none of the columns {', '.join(split.features)} has images; "
-        "name it: from_huggingface(dataset, image='…')"
+        "name it: image='…', or those of numbers: columns=['…', '…']"
     )
 
 
@@ -198,8 +215,8 @@ def _images(split: Any, column: str, name: str) -> Array:
         _column(split, column, name)
     images: list[Array] = []
     size = 0
-    for row in split.select_columns([column]):
-        images.append(_pixels(row[column]))
+    for i, row in enumerate(split.select_columns([column])):
+        images.append(_pixels(row[column], f"{name}: image {i}"))
         size += images[-1].nbytes
         if images[-1].size > 3 * MAX_PIXELS or size > MAX_BYTES:
             raise UserError(f"{name}: more than {MAX_BYTES} bytes of images; use fewer or smaller")
@@ -208,8 +225,20 @@ def _images(split: Any, column: str, name: str) -> Array:
     return np.stack(images)
 
 
-def _pixels(image: Any) -> Array:
-    # A picture with a palette or with transparency is read as RGB.
-    if hasattr(image, "mode") and image.mode not in ("L", "RGB"):
-        image = image.convert("RGB")
+def _pixels(image: Any, what: str) -> Array:
+    # A picture, which is read as one in a file is; other columns hold arrays.
+    if hasattr(image, "getbands"):
+        return values_of(image, what)
     return np.asarray(image)
+
+
+def _rows(split: Any, columns: Sequence[str], name: str) -> Array:
+    """Return a row of numbers for each sample, from several columns."""
+    found = [np.asarray(_column(split, column, name)) for column in columns]
+    for column, values in zip(columns, found, strict=True):
+        if values.ndim != 1 or values.dtype.kind not in "uifb":
+            raise UserError(
+                f"{name}: expected a number for each sample in the column '{column}', found "
+                f"{values.dtype} {values.shape}: leave the column out, or fill in what is missing"
+            )
+    return np.stack(found, 1)

@@ -59,7 +59,7 @@ def values(file: Path | IO[bytes], limit: int, what: str) -> NDArray[Any]:
                 )
             if image.format == "TIFF":
                 _check_tiff(image, what)
-            return _values(image, what)
+            return values_of(image, what)
     except (UserError, MemoryError):
         raise
     except UnidentifiedImageError as error:  # its text has no more than where the bytes lie
@@ -119,7 +119,7 @@ def _check_tiff(image: Image, what: str) -> None:
     raise UserError(f"{what}: expected a TIFF of one page, found several; save each by itself")
 
 
-def _values(image: Image, what: str) -> NDArray[Any]:
+def values_of(image: Image, what: str) -> NDArray[Any]:
     """Return an image's values as C×H×W, in as many bits as the file has."""
     from PIL import ImageOps
 

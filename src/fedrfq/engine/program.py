@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedrfq.errors import UserError
-from fedrfq.files.options import option
+from fedrfq.files.options import check_ranges, option
 from fedrfq.methods.method import Batch, Method
 from fedrfq.models.fused.layout import ENGINE_LAYOUTS
 from fedrfq.models.model import Model
@@ -57,24 +56,7 @@ class TrainingOptions:
     )
 
     def __post_init__(self) -> None:
-        for key in ("epochs", "batch_size"):
-            if getattr(self, key) < 1:
-                raise UserError(f"train.{key} must be at least 1, not {getattr(self, key)}")
-        if not 0 < self.lr <= _MAX_RATE:
-            raise UserError(f"train.lr must be above 0 and at most {_MAX_RATE:g}, not {self.lr}")
-        if not 0 <= self.momentum < 1:
-            raise UserError(f"train.momentum must be at least 0 and below 1, not {self.momentum}")
-        self._check_private()
-
-    def _check_private(self) -> None:
-        limits = {"dp_noise": _NOISES, "dp_clip": _CLIPS, "dp_rate": (_LEAST_DP_RATE, 1)}
-        if not self.dp_noise:
-            del limits["dp_noise"]
-        for key, (low, high) in limits.items():
-            if not low <= getattr(self, key) <= high:
-                raise UserError(
-                    f"train.{key} must be {low:g} to {high:g}, not {getattr(self, key)}"
-                )
+        check_ranges("train", self)
 
     @property
     def private(self) -> bool:

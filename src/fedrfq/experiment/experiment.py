@@ -16,10 +16,10 @@ from fedrfq.data import CONTRACT, Dataset, ImageForm, load
 from fedrfq.data.image_form import AS_FOUND
 from fedrfq.data.partition import Classes, PartitionKind
 from fedrfq.engine.program import TrainingOptions
-from fedrfq.errors import UserError, check_one_of
+from fedrfq.errors import UserError
 from fedrfq.experiment.kinds import KINDS, PLAIN_SECTIONS, SECTIONS, name_of
 from fedrfq.files import toml
-from fedrfq.files.options import one_of, option
+from fedrfq.files.options import check_ranges, one_of, option
 from fedrfq.files.toml import Table
 from fedrfq.methods import METHODS, Method
 from fedrfq.methods.fedrfq import FedRFQ
@@ -163,21 +163,12 @@ class Experiment:
     )
 
     def __post_init__(self) -> None:
-        for key, least in (("rounds", 1), ("clients", 1), ("checkpoint", 1), ("seed", 0)):
-            if getattr(self, key) < least:
-                raise UserError(f"{key} must be at least {least}, not {getattr(self, key)}")
+        check_ranges("", self)
         if not _PLAIN_NAME.fullmatch(self.name) or len(self.name.encode()) > _MAX_NAME_BYTES:
             raise UserError(
                 f"name must be a plain folder name of at most {_MAX_NAME_BYTES} bytes "
                 f"(letters, digits, spaces, '.', '_', '-'), not {self.name!r}"
             )
-        if not 0 < self.participation <= 1:
-            raise UserError(
-                f"participation must be above 0 and at most 1, not {self.participation}"
-            )
-        if not 0 <= self.validation < 1:
-            raise UserError(f"validation must be at least 0 and below 1, not {self.validation}")
-        check_one_of("init", self.init, STARTS)
         self._check_method()
         check_exact(self.detector, self.method.rule(), getattr(self.committee, "servers", 1))
         self._check_attack()
@@ -198,6 +189,14 @@ class Experiment:
             raise UserError(
                 f"attack '{name_of(ATTACKS, attack)}' has no attackers: "
                 "set attack.clients to their number"
+            )
+
+    def check_untracked(self, why: str) -> None:
+        """Refuse trackers where none would be told anything."""
+        if self.track:
+            raise UserError(
+                f"track = {self.track!r} is for `fedrfq run`, and {why}: remove track from the "
+                "experiment"
             )
 
     def _check_method(self) -> None:

@@ -19,7 +19,7 @@ from fedrfq.errors import UserError, check_one_of, did_you_mean
 from fedrfq.experiment.experiment import Cohort, Data, Experiment
 from fedrfq.experiment.kinds import DEFAULT_KINDS, KINDS, SECTIONS, name_of
 from fedrfq.files import toml
-from fedrfq.files.options import settable
+from fedrfq.files.options import check_range, settable
 from fedrfq.files.toml import Table
 from fedrfq.methods import METHODS
 from fedrfq.privacy.settings import Privacy
@@ -239,6 +239,10 @@ def _build(cls: type[T], given: Mapping[str, Any], path: str, suits: Mapping[str
     values = {name: suits[name] for name in names if name in suits}
     for key, value in given.items():
         values[key] = _typed(value, hints[key], _joined(path, key))
+    for field in fields(cls):  # type: ignore[arg-type]
+        if field.name in values:
+            # Also of plugins, which need not look at their options.
+            check_range(_joined(path, field.name), values[field.name], field)
     return cls(**values)
 
 

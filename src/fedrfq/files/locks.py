@@ -14,6 +14,9 @@ from pathlib import Path
 
 from fedrfq.errors import UserError
 
+# The files that this program holds, by device and number.
+_HELD: set[tuple[int, int]] = set()
+
 
 class Unlockable(UserError):
     """The file system does not support locks."""
@@ -39,7 +42,13 @@ def acquire(folder: Path, what: str, remedy: str) -> int:
         # Without blocking: the user should hear at once that the folder is in use.
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
+        ours = _identity(lock) in _HELD
         os.close(lock)
+        if ours:
+            raise UserError(
+                f"{folder} is in use by this program itself: finish what it has begun with it, or "
+                "leave its loop, and then begin anew"
+            ) from error
         raise UserError(f"{folder} is in use by another process: {remedy}") from error
     except OSError as error:
         os.close(lock)
@@ -58,11 +67,21 @@ def exclusive(folder: Path, what: str, remedy: str) -> Iterator[None]:
     lock = None
     with suppress(Unlockable):
         lock = acquire(folder, what, remedy)
+    if lock is None:
+        yield
+        return
+    held = _identity(lock)
+    _HELD.add(held)
     try:
         yield
     finally:
-        if lock is not None:
-            os.close(lock)
+        _HELD.discard(held)
+        os.close(lock)
+
+
+def _identity(handle: int) -> tuple[int, int]:
+    found = os.fstat(handle)
+    return found.st_dev, found.st_ino
 
 
 def is_locked(folder: Path) -> bool:

@@ -71,6 +71,7 @@ def _open_simulated(options: AppOptions) -> tuple[FlowerRunDirectory, CommitteeG
         experiment = RunDirectory.open(Path(options.resume)).experiment()
     elif options.experiment:
         experiment = load(_find(options.experiment))
+        experiment.check_untracked("`fedrfq watch` follows the run directory of a run on Flower")
     else:
         raise UserError(
             "no experiment is given: add --run-config \"experiment='FILE.toml'\"; "

@@ -44,10 +44,6 @@ class Codes(PrototypeLoss):
     predicts: ClassVar[bool] = True
     carried: ClassVar[tuple[str, ...]] = (*PrototypeLoss.carried, "norm")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_norm(self.norm)
-
     def targets(self, rounds: int, globals_: Globals, rng: Generator) -> Globals:
         classes, values = globals_.values_JV.shape
         codes_JV = codes(classes, values, rng)
@@ -89,9 +85,3 @@ def norm_of(norm: float, values: int) -> float:
     4 suits the 50 values of the CNN; vectors of more values are longer, each value being alike.
     """
     return norm or min(4.0 * (values / 50) ** 0.5, MAX_NORM)
-
-
-def check_norm(norm: float) -> None:
-    """Raise UserError where no prototype of this length can be written in fixed point."""
-    if not 0 <= norm <= MAX_NORM:
-        raise UserError(f"method.norm must be 0 to {MAX_NORM:g}, not {norm}")

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from fedrfq.files.options import option
 from fedrfq.methods.method import MAX_WEIGHT
-from fedrfq.methods.prototype_loss import check_weights
 from fedrfq.methods.trained_prototypes import TrainedPrototypes
 
 # Below this length a feature vector has no direction, and its gradient stays bounded.
@@ -43,10 +42,6 @@ class FedORGP(TrainedPrototypes):
     )
 
     carried: ClassVar[tuple[str, ...]] = (*TrainedPrototypes.carried, "gamma")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_weights(self, "gamma")
 
     def pull(self, p_KBV: Tensor, target_KBV: Tensor) -> Tensor:
         return 1 - F.cosine_similarity(p_KBV, target_KBV, dim=-1, eps=_SHORTEST)

@@ -28,7 +28,9 @@ class FedProto(PrototypeLoss):
     """Cross-entropy plus λ times the distance to the global prototype of the sample's class."""
 
     aggregate: str = option(
-        "mean", "Rule by which uploaded prototypes become the global one", one_of(RULES)
+        "mean",
+        "Rule by which uploaded prototypes become the global one",
+        one_of(RULES, plugins=True),
     )
 
     exchanges: ClassVar[bool] = True

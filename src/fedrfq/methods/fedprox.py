@@ -18,7 +18,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.methods.fedavg import FedAvg
 from fedrfq.methods.method import MAX_WEIGHT, Batch, Guide, cross_entropy
@@ -33,10 +32,6 @@ class FedProx(FedAvg):
     mu: float = option(0.01, "Weight of the proximal term (μ)", f"0 to {MAX_WEIGHT:g}")
 
     carried: ClassVar[tuple[str, ...]] = ("mu",)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.mu <= MAX_WEIGHT:
-            raise UserError(f"method.mu must be a number from 0 to {MAX_WEIGHT:g}, not {self.mu}")
 
     def guide(self, number: int, targets: Globals, own: Params) -> Guide:
         """Return μ and the parameters at the start of the round, which the loss compares with."""

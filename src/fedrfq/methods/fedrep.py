@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.methods.fedper import FedPer
 
@@ -29,10 +28,6 @@ class FedRep(FedPer):
         "Passes over the data that train the decision layer, before train.epochs for the rest",
         "1 or more",
     )
-
-    def __post_init__(self) -> None:
-        if self.head_epochs < 1:
-            raise UserError(f"method.head_epochs must be at least 1, not {self.head_epochs}")
 
     def epochs(self, epochs: int) -> int:
         return self.head_epochs + epochs

@@ -25,7 +25,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrfq.errors import check_one_of
 from fedrfq.files.options import one_of, option
 from fedrfq.methods.fedproto import FedProto
 from fedrfq.methods.method import Batch
@@ -41,7 +40,7 @@ class FedRFQ(FedProto):
     aggregate: str = option(
         "weighted",
         "Rule by which uploaded prototypes become the global one; paper is Eq. 9 as printed",
-        one_of(RULES),
+        one_of(RULES, plugins=True),
     )
     reduction: str = option(
         "samples",
@@ -51,10 +50,6 @@ class FedRFQ(FedProto):
 
     pool: ClassVar[Mapping[str, Any]] = {}
     pools: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_one_of("method.reduction", self.reduction, REDUCTIONS)
 
     @property
     def is_mean_of_samples(self) -> bool:

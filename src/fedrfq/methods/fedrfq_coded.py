@@ -29,14 +29,12 @@ import torch
 from numpy.random import Generator
 from torch import Tensor
 
-from fedrfq.errors import UserError
 from fedrfq.files.options import option
-from fedrfq.methods.codes import check_norm, codes, norm_of
+from fedrfq.methods.codes import codes, norm_of
 from fedrfq.methods.decision_loss import decision_losses
 from fedrfq.methods.fedrfq_lean import FedRFQLean
 from fedrfq.methods.method import MAX_WEIGHT, Batch, Guide
 from fedrfq.methods.protonorm import spread, unit
-from fedrfq.methods.prototype_loss import check_weights
 from fedrfq.models.stacked import Params
 from fedrfq.prototypes.fixed_point import Globals, fixed
 
@@ -47,7 +45,7 @@ class FedRFQCoded(FedRFQLean):
 
     lam: float = option(4.0, "Weight of the prototype loss (λ)", f"0 to {MAX_WEIGHT:g}")
     power: int = option(
-        2, "Distance in the prototype loss: 1 is the L2 norm, 2 the mean squared error", "1 or 2"
+        2, "Distance in the prototype loss: 1 is the L2 norm, 2 the mean squared error", "1 to 2"
     )
     norm: float = option(
         0.0, "Length of every target, as a vector; 0 chooses by its number of values", "0 to 64"
@@ -78,16 +76,6 @@ class FedRFQCoded(FedRFQLean):
         "push",
         "calibration",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_norm(self.norm)
-        check_weights(self, "push", "calibration")
-        if not 0 <= self.learned <= 1:
-            raise UserError(f"method.learned must be a number from 0 to 1, not {self.learned}")
-        for name in ("ramp", "steps"):
-            if getattr(self, name) < 0:
-                raise UserError(f"method.{name} must be at least 0, not {getattr(self, name)}")
 
     def targets(self, rounds: int, globals_: Globals, rng: Generator) -> Globals:
         classes, values = globals_.values_JV.shape

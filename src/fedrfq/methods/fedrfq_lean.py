@@ -22,7 +22,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.methods.fedrfq import FedRFQ
 from fedrfq.methods.method import MAX_WEIGHT, Batch, Guide
@@ -41,7 +40,7 @@ class FedRFQLean(FedRFQ):
     power: int = option(
         1,
         "Distance in the prototype loss: 1 is the L2 norm, 2 the mean squared error",
-        "1 or 2",
+        "1 to 2",
     )
     separation: float = option(
         0.3,
@@ -65,25 +64,6 @@ class FedRFQLean(FedRFQ):
         "temperature",
         "warmup",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not MIN_BITS <= self.bits <= MAX_BITS:
-            raise UserError(f"method.bits must be {MIN_BITS} to {MAX_BITS}, not {self.bits}")
-        if self.power not in (1, 2):
-            raise UserError(f"method.power must be 1 or 2, not {self.power}")
-        if not 0 <= self.separation <= MAX_WEIGHT:
-            raise UserError(
-                f"method.separation must be a number from 0 to {MAX_WEIGHT:g}, "
-                f"not {self.separation}"
-            )
-        if not 1 / MAX_WEIGHT <= self.temperature <= MAX_WEIGHT:
-            raise UserError(
-                f"method.temperature must be above 0 and at most {MAX_WEIGHT:g}, "
-                f"not {self.temperature}"
-            )
-        if self.warmup < 0:
-            raise UserError(f"method.warmup must be at least 0, not {self.warmup}")
 
     def guide(self, number: int, targets: Globals, own: Params) -> Guide:
         guide = super().guide(number, targets, own)

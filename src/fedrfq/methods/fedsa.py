@@ -28,12 +28,10 @@ import torch.nn.functional as F
 from numpy.random import Generator
 from torch import Tensor
 
-from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.methods.decision_loss import decision_losses
 from fedrfq.methods.fedproto import FedProto
 from fedrfq.methods.method import MAX_WEIGHT, Batch, Guide
-from fedrfq.methods.prototype_loss import check_weights
 from fedrfq.methods.trained_prototypes import largest_gap
 from fedrfq.models.stacked import Params
 from fedrfq.prototypes.fixed_point import Globals, fixed
@@ -61,12 +59,6 @@ class FedSA(FedProto):
         "margin",
         "inertia",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_weights(self, "contrast", "calibration", "margin")
-        if not 0 <= self.inertia <= 1:
-            raise UserError(f"method.inertia must be a number from 0 to 1, not {self.inertia}")
 
     def targets(self, rounds: int, globals_: Globals, rng: Generator) -> Globals:
         first_JV = rng.standard_normal(globals_.values_JV.shape)

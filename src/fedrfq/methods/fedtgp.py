@@ -24,7 +24,6 @@ from torch import Tensor
 
 from fedrfq.files.options import option
 from fedrfq.methods.method import MAX_WEIGHT
-from fedrfq.methods.prototype_loss import check_weights
 from fedrfq.methods.trained_prototypes import TrainedPrototypes, largest_gap
 
 
@@ -37,10 +36,6 @@ class FedTGP(TrainedPrototypes):
     )
 
     carried: ClassVar[tuple[str, ...]] = (*TrainedPrototypes.carried, "tau")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_weights(self, "tau")
 
     def margin(self, p_NV: Tensor, y_N: Tensor) -> float:
         means_JV = torch.stack([p_NV[y_N == j].mean(0) for j in sorted(set(y_N.tolist()))])

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.methods.fedavg import FedAvg
 from fedrfq.models.stacked import Params
@@ -34,10 +33,6 @@ class FeSEM(FedAvg):
     clusters: int = option(
         3, "Number of global models, each shared by a group of clients", "1 to clients"
     )
-
-    def __post_init__(self) -> None:
-        if self.clusters < 1:
-            raise UserError(f"method.clusters must be at least 1, not {self.clusters}")
 
     @property
     def centres(self) -> int:  # type: ignore[override]

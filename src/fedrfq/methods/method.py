@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from numpy.random import Generator
 from torch import Tensor
 
+from fedrfq.files.options import check_ranges
 from fedrfq.models.stacked import Params
 from fedrfq.prototypes.fixed_point import FULL_PRECISION, Globals, Precision, Uploads
 
@@ -65,6 +66,9 @@ class Method:
     # Options that the guide, the targets or the server carry: runs that differ in these alone are
     # trained in one program. What `losses` reads from `self` must not be among them.
     carried: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check_ranges("method", self)
 
     @property
     def is_mean_of_samples(self) -> bool:

@@ -23,12 +23,10 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from fedrfq.errors import UserError
 from fedrfq.files.options import option
-from fedrfq.methods.codes import check_norm, norm_of
+from fedrfq.methods.codes import norm_of
 from fedrfq.methods.fedproto import FedProto
 from fedrfq.methods.method import MAX_WEIGHT
-from fedrfq.methods.prototype_loss import check_weights
 from fedrfq.prototypes.fixed_point import Globals, fixed
 
 _MOMENTUM = 0.9
@@ -49,13 +47,6 @@ class ProtoNorm(FedProto):
     push: float = option(0.1, "Size of the first steps (η)", f"0 to {MAX_WEIGHT:g}")
 
     carried: ClassVar[tuple[str, ...]] = (*FedProto.carried, "norm", "steps", "push")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_norm(self.norm)
-        check_weights(self, "push")
-        if self.steps < 0:
-            raise UserError(f"method.steps must be at least 0, not {self.steps}")
 
     def targets(self, rounds: int, globals_: Globals, rng: Generator) -> Globals:
         units_JV = unit(globals_.floats().astype(np.float64))

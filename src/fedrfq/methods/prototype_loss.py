@@ -12,7 +12,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.methods.method import MAX_WEIGHT, Batch, Guide, Method, cross_entropy
 from fedrfq.models.stacked import Params
@@ -26,9 +25,6 @@ class PrototypeLoss(Method):
     lam: float = option(1.0, "Weight of the prototype loss (λ)", f"0 to {MAX_WEIGHT:g}")
 
     carried: ClassVar[tuple[str, ...]] = ("lam",)
-
-    def __post_init__(self) -> None:
-        check_weights(self, "lam")
 
     def guide(self, number: int, targets: Globals, own: Params) -> Guide:
         clients = len(next(iter(own.values())))
@@ -59,11 +55,3 @@ class PrototypeLoss(Method):
     def reduce(self, batch: Batch, distance_KB: Tensor) -> Tensor:
         """Return each client's prototype loss, from the distances of its samples."""
         return batch.mean(distance_KB)
-
-
-def check_weights(method: Method, *names: str) -> None:
-    """Raise UserError where one of the named options is not a weight from 0 to MAX_WEIGHT."""
-    for name in names:
-        value = getattr(method, name)
-        if not 0 <= value <= MAX_WEIGHT:
-            raise UserError(f"method.{name} must be a number from 0 to {MAX_WEIGHT:g}, not {value}")

@@ -21,7 +21,6 @@ import torch.nn.functional as F
 from numpy.random import Generator
 from torch import Tensor
 
-from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.methods.method import MAX_WEIGHT
 from fedrfq.methods.prototype_loss import PrototypeLoss
@@ -50,16 +49,6 @@ class TrainedPrototypes(PrototypeLoss):
         "server_batch",
         "server_lr",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("server_epochs", "server_batch"):
-            if getattr(self, name) < 1:
-                raise UserError(f"method.{name} must be at least 1, not {getattr(self, name)}")
-        if not 0 < self.server_lr <= MAX_WEIGHT:
-            raise UserError(
-                f"method.server_lr must be above 0 and at most {MAX_WEIGHT:g}, not {self.server_lr}"
-            )
 
     def server_start(self, classes: int, values: int, rng: Generator) -> Params:
         # As PyTorch starts embeddings and linear layers.

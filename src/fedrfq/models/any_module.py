@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -20,19 +22,21 @@ from torch import Generator, Tensor, nn
 from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.models.model import Model
-from fedrfq.models.module_program import ModuleProgram, seeded
+from fedrfq.models.module_program import ModuleProgram, drawing_nothing, seeded
 from fedrfq.models.stacked import Layout, Params, TrainingStep
 from fedrfq.plugins import source_text
 
 # By what it is called, a parameter of the module's class that takes the number of classes.
 _CLASSES = ("classes", "num_classes", "n_classes")
+# How `--module` would name what stands in no file, or has no name in it.
+UNNAMED = "FILE.py:NAME"
 
 
 @dataclass(frozen=True)
 class AnyModule(Model):
     """A module of the user's own; layers are named as in its `named_modules()`."""
 
-    source: str = option("", "Where the module comes from", "such as mypackage.nets:Net")
+    source: str = option("", "Where the module comes from", "such as nets.py:Net")
     sha256: str = option("", "Hash of its code and structure", "written when the module is given")
     head_layer: str = option(
         "",
@@ -53,7 +57,7 @@ class AnyModule(Model):
         if self.width < 1:
             raise UserError(
                 'model.name = "module" stands for a module of your own: give it with '
-                "--module mypackage.nets:Net, or in Python with fedrfq.run(…, model=Net)"
+                "--module nets.py:Net, or in Python with fedrfq.run(…, model=Net)"
             )
 
     def features(self) -> int:
@@ -80,12 +84,16 @@ class AnyModule(Model):
             return _GIVEN[self]
         raise UserError(
             f"the model is the module {self.source}, which is not imported because a file says so: "
-            f"give it with --module {self._named()}, or in Python with model=…"
+            f"give it with --module {as_option(self.source)}, or in Python with model=…"
         )
 
-    def _named(self) -> str:
-        """Return the source as it can be imported: a script is known by its file's name."""
-        return self.source.replace("__main__:", "FILE:")
+
+def as_option(source: str) -> str:
+    """Return a source as `--module` takes it: what was typed has to be put into a file."""
+    place, _, name = source.rpartition(":")
+    if place in ("", "__main__") or not name.replace(".", "").isidentifier():
+        return UNNAMED
+    return source
 
 
 def give_again(model: AnyModule, module: Any, shape: tuple[int, int, int], classes: int) -> None:
@@ -121,7 +129,8 @@ def give(
     if not isinstance(module, nn.Module):
         make = partial(module, **_arguments(module, classes))
         try:
-            whole = seeded(make, 0)
+            with drawing_nothing():
+                whole = seeded(make, 0)
         except TypeError as error:
             raise UserError(
                 f"model: {source_of(module)} cannot be made: {error}; give a function without "
@@ -143,10 +152,14 @@ def give(
 
 
 def source_of(module: Any) -> str:
-    """Return the name of a class, of a function, or of a module's class."""
+    """Return the name of a class, of a function, or of a module's class, as `--module` takes it."""
     named = type(module) if isinstance(module, nn.Module) else module
     name = getattr(named, "__qualname__", type(named).__qualname__)
-    return f"{getattr(named, '__module__', '')}:{name}"
+    place = getattr(named, "__module__", "")
+    script = Path(getattr(sys.modules.get("__main__"), "__file__", ""))
+    if place == "__main__" and script.is_file():
+        place = script.name
+    return f"{place}:{name}"
 
 
 def _arguments(make: Any, classes: int) -> dict[str, int]:

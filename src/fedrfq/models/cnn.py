@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 
 from fedrfq.errors import UserError
 from fedrfq.files.options import option
-from fedrfq.models.model import Model, at_least_one, start_conv, start_linear
+from fedrfq.models.model import Model, start_conv, start_linear
 from fedrfq.models.stacked import Layout, Params, Stage, TrainingStep, linear
 
 
@@ -29,11 +29,6 @@ class CNN(Model):
         50, "Values of an unpooled prototype: the width of the last hidden layer", "1 or more"
     )
     drop: float = option(0.5, "Dropout rate", "0 to below 1")
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "channels", "hidden")
-        if not 0 <= self.drop < 1:
-            raise UserError(f"model.drop must be at least 0 and below 1, not {self.drop}")
 
     def head(self, name: str) -> bool:
         return name.startswith("fc2.")

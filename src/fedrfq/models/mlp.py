@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fedrfq.files.options import option
-from fedrfq.models.model import Model, at_least_one, start_linear
+from fedrfq.models.model import Model, start_linear
 from fedrfq.models.stacked import Layout, Params, TrainingStep, linear
 
 
@@ -21,9 +21,6 @@ class MLP(Model):
     hidden: int = option(
         50, "Values of an unpooled prototype: the width of the last hidden layer", "1 or more"
     )
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "width", "hidden")
 
     def head(self, name: str) -> bool:
         return name.startswith("fc3.")

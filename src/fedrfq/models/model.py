@@ -10,15 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from fedrfq.errors import UserError
+from fedrfq.files.options import check_ranges
 from fedrfq.models.stacked import Layout, Params, TrainingStep
-
-
-def at_least_one(model: Model, *names: str) -> None:
-    """Raise UserError where one of the named options is below 1."""
-    for name in names:
-        if getattr(model, name) < 1:
-            raise UserError(f"model.{name} must be at least 1, not {getattr(model, name)}")
 
 
 @dataclass(frozen=True)
@@ -30,6 +23,9 @@ class Model(ABC):
 
     # Whether a step of training can be recorded as a CUDA graph.
     captured: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_ranges("model", self)
 
     @abstractmethod
     def features(self) -> int:

@@ -9,12 +9,14 @@ BatchNorm's running moments are the same for all clients and never change.
 from __future__ import annotations
 
 import copy
+import random
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
@@ -52,10 +54,11 @@ class ModuleProgram:
         self._example = torch.zeros(2, *shape)
         self._threads = threading.local()
         self.feature_layer = _known(module, feature_layer)
-        self.head_layer = _known(module, head_layer) or self._last_linear()
-        self.names = self._trained_names()
-        self.width = self._feature_width(classes)
-        self.drops = self._drops()
+        with drawing_nothing():
+            self.head_layer = _known(module, head_layer) or self._last_linear()
+            self.names = self._trained_names()
+            self.width = self._feature_width(classes)
+            self.drops = self._drops()
         self._check_buffers()
         self.stacked = self._can_be_stacked()
 
@@ -266,6 +269,32 @@ def seeded(make: Make, seed: int) -> nn.Module:
 
 
 @contextmanager
+def drawing_nothing() -> Iterator[None]:
+    """Refuse a module that draws from a generator of the whole process.
+
+    A training step sees what the module calls, but not what PyTorch's own functions call in turn.
+    """
+    before = _generators()
+    yield
+    for whose, state in _generators().items():
+        if state != before[whose]:
+            raise UserError(
+                f"the module draws random numbers from {whose} generator, which the run's seed "
+                "does not decide: of random layers, only dropout can be used; make weights with "
+                "PyTorch's"
+            )
+
+
+def _generators() -> dict[str, object]:
+    """Return the state of each generator, by whose it is."""
+    return {
+        "PyTorch's": torch.random.get_rng_state().tolist(),
+        "NumPy's": [np.asarray(part).tolist() for part in np.random.get_state()],
+        "Python's": random.getstate(),
+    }
+
+
+@contextmanager
 def _explained() -> Iterator[None]:
     """Turn what a module raises when it is first run into one line for the user."""
     try:
@@ -329,8 +358,8 @@ def _check_layers(module: nn.Module) -> None:
                 f"the layer '{name}' is a BatchNorm without running moments or without momentum, "
                 "whose predictions would depend on the batch: use the default settings"
             )
-        if isinstance(layer, nn.RNNBase) and layer.dropout:
+        if isinstance(layer, nn.RNNBase | nn.MultiheadAttention) and layer.dropout:
             raise UserError(
-                f"the layer '{name}' drops out inside a recurrent network, where the run's seed "
-                "does not reach: set its dropout to 0 and use nn.Dropout between layers"
+                f"the layer '{name}' drops out inside its {type(layer).__name__}, where the run's "
+                "seed does not reach: set its dropout to 0 and use nn.Dropout between layers"
             )

@@ -18,9 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from fedrfq.errors import check_one_of
 from fedrfq.files.options import one_of, option
-from fedrfq.models.model import Model, at_least_one, start_linear
+from fedrfq.models.model import Model, start_linear
 from fedrfq.models.stacked import Layout, Params, TrainingStep, batch_norm, linear, mean_pixels
 
 _WIDTHS = (64, 128, 256, 512)
@@ -43,10 +42,6 @@ class ResNet18(Model):
     )
     stem: int = option(2, "Stride of the first convolution, in pixels", "1 or more")
     pool: int = option(2, "Stride of the max-pool after it, in pixels", "1 or more")
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "stem", "pool")
-        check_one_of("model.weights", self.weights, _WEIGHTS)
 
     def head(self, name: str) -> bool:
         return name.startswith("fc.")

@@ -12,8 +12,9 @@ compared with what is known here, and no path in it is ever followed.
 from fedrfq.plugins.blame import failing_line
 from fedrfq.plugins.files import load_plugin, options, remembered_folder
 from fedrfq.plugins.known import Plugin, name_of, owner_of, rows_of, sources
+from fedrfq.plugins.loading import check_not_loading
 from fedrfq.plugins.packages import GROUP, broken, load_installed
-from fedrfq.plugins.recorded import PluginMissing, recall, recall_known
+from fedrfq.plugins.recorded import PluginMissing, file_of, recall, recall_known
 from fedrfq.plugins.registering import register
 from fedrfq.plugins.registries import REGISTRIES
 
@@ -23,7 +24,9 @@ __all__ = [
     "Plugin",
     "PluginMissing",
     "broken",
+    "check_not_loading",
     "failing_line",
+    "file_of",
     "load_installed",
     "load_plugin",
     "name_of",

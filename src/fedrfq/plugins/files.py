@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -14,12 +15,13 @@ from fedrfq.files.atomic import write_atomically
 from fedrfq.plugins.known import LOADED, Plugin, check_rivals, given
 from fedrfq.plugins.loading import loading
 from fedrfq.plugins.packages import load_installed
+from fedrfq.plugins.source_text import definitions
 
 # What the modules that plugin files become are named by.
 MODULE_PREFIX = "fedrfq_plugin_"
 _MAX_BYTES = 1 << 20  # of a plugin file
-# The files that the user has named, as a command line names them again.
-FILES: list[str] = []
+# The files that the user has named, as a command line names them again, and what was in them.
+FILES: dict[str, bytes] = {}
 
 
 def load_plugin(path: Path | str) -> Plugin:
@@ -32,13 +34,13 @@ def load_plugin(path: Path | str) -> Plugin:
     check_rivals(plugin)
     plugin.activate()
     _remember(plugin.sha256, content)
-    FILES.append(str(path))
+    FILES[str(path)] = content
     return plugin
 
 
 def options() -> list[str]:
     """Return the options by which a command gets the same plugin files."""
-    return [word for path in dict.fromkeys(FILES) for word in ("--plugin", path)]
+    return [word for path in FILES for word in ("--plugin", path)]
 
 
 def _read(path: Path) -> bytes:
@@ -46,23 +48,16 @@ def _read(path: Path) -> bytes:
         return regular.read_bytes(path, _MAX_BYTES, links=True)
     except OSError as error:
         raise UserError(
-            f"cannot read the plugin {path}: {error.strerror}: check the path, or make it a package"
+            f"cannot read {path}: {error.strerror}: check the path, or make it a package"
         ) from error
 
 
 def _load(name: str, content: bytes, path: Path) -> Plugin:
     """Run a plugin's file, once for the same bytes, and return what it registers."""
-    sha256 = hashlib.sha256(content).hexdigest()
+    sha256 = _sha256(content)
     if sha256 in LOADED and LOADED[sha256].entries:
         return LOADED[sha256]
-    plugin = Plugin(name, sha256)
-    module = ModuleType(f"{MODULE_PREFIX}{sha256[:16]}")
-    module.__file__ = str(path)
-    # Dataclasses look up the types of their fields there.
-    sys.modules[module.__name__] = module
-    with loading(plugin, str(path)):
-        # Exactly the bytes that were hashed: the file may have changed since.
-        exec(compile(content, str(path), "exec"), module.__dict__)
+    plugin = _run(Plugin(name, sha256), content, path)
     if not plugin.entries:
         raise UserError(
             f"{path} registers nothing: call fedrfq.register(KIND, NAME, …) in it, as "
@@ -70,6 +65,34 @@ def _load(name: str, content: bytes, path: Path) -> Plugin:
         )
     LOADED[sha256] = plugin
     return plugin
+
+
+def _run(plugin: Plugin, content: bytes, path: Path) -> Plugin:
+    """Run a file for a plugin, and return the plugin with all that the file registers."""
+    module = ModuleType(f"{MODULE_PREFIX}{plugin.sha256[:16]}")
+    module.__file__ = str(path)
+    # Dataclasses look up the types of their fields there.
+    sys.modules[module.__name__] = module
+    with loading(plugin, str(path)):
+        # Exactly the bytes that were hashed: the file may have changed since.
+        exec(compile(content, str(path), "exec"), module.__dict__)
+    return plugin
+
+
+def run_for_its_names(path: Path) -> ModuleType:
+    """Return the module that a file becomes, because the user names something in it.
+
+    What it registers does not count: it was not given as a plugin.
+    """
+    content = _read(path)
+    sha256 = _sha256(content)
+    if f"{MODULE_PREFIX}{sha256[:16]}" not in sys.modules:
+        _run(Plugin(path.name, sha256), content, path)
+    return sys.modules[f"{MODULE_PREFIX}{sha256[:16]}"]
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def remembered_folder() -> Path:
@@ -102,11 +125,43 @@ def _remember(sha256: str, content: bytes) -> None:
 
 
 def recalled(name: str, sha256: str) -> Plugin | None:
-    """Return the plugin of a file with these bytes that the user gave before, if there is one."""
+    """Return the plugin of a file with these bytes that the user gave before, if there is one.
+
+    A script's class is known by the hash of its own source, in whichever file it stands.
+    """
     path = remembered(sha256)
     if not path.is_file():
-        return None
+        return _of_a_class(name, sha256)
     content = _read(path)
-    if hashlib.sha256(content).hexdigest() != sha256:
+    if _sha256(content) != sha256:
         return None
     return _load(name, content, path)
+
+
+def _of_a_class(name: str, sha256: str) -> Plugin | None:
+    """Return the plugin of one class or function of a file that the user gave, now or before."""
+    for path, content in _given():
+        own = {
+            kind
+            for kind, text in definitions(content.decode(errors="replace")).items()
+            if _sha256(text.encode()) == sha256
+        }
+        if not own:
+            continue
+        # Run apart from the whole file's plugin: a run says by a class which of the two it used.
+        whole = _run(Plugin(name, sha256), content, path)
+        for key, value in list(whole.entries.items()):
+            if getattr(value, "__name__", type(value).__name__) not in own:
+                del whole.entries[key]
+        LOADED[sha256] = whole
+        return whole
+    return None
+
+
+def _given() -> Iterator[tuple[Path, bytes]]:
+    """Yield the files that the user has given, and those that are remembered, as they were."""
+    yield from ((Path(path), content) for path, content in FILES.items())
+    for path in sorted(remembered_folder().glob("*.py")):
+        content = _read(path)
+        if _sha256(content) == path.stem:
+            yield path, content

@@ -32,11 +32,19 @@ def loading(plugin: Plugin, where: str) -> Iterator[None]:
     # A plugin that ends the program is an error in it as well.
     except (Exception, SystemExit) as error:
         raise UserError(
-            f"{where}{line_in(error, where)}: the plugin fails with {type(error).__name__}: {error}"
+            f"{where}{line_in(error, where)}: {type(error).__name__}: {error}"
         ) from error
     finally:
         note.cancel()
         LOADING.pop()
+
+
+def check_not_loading() -> None:
+    """Refuse to train while a file is read only for what it registers."""
+    if LOADING:
+        raise UserError(
+            'the file trains as it is read: put what trains below `if __name__ == "__main__":`'
+        )
 
 
 def _say_where(where: str, thread: int) -> None:

@@ -41,10 +41,14 @@ def recall_known(rows: object) -> str:
 def _recall(name: str, sha256: str, exact: bool) -> bool:
     """Load a recorded plugin, and return whether it is known here."""
     load_installed()
+    known = LOADED.get(sha256) or recalled(name, sha256)
     now = GIVEN.get(name)
+    if known is None and now is None:
+        # Of a script's class, the file is what the user gave.
+        now = GIVEN.get(file_of(name))
     if exact and now is not None and now.sha256 != sha256:
         raise PluginMissing(_changed(name, sha256, now))
-    known = LOADED.get(sha256) or recalled(name, sha256) or now
+    known = known or now
     if known is None:
         return False
     if known.sha256 == sha256:
@@ -85,5 +89,15 @@ def _missing(name: str, sha256: str) -> str:
         reasons = "".join(f" ({why})" for why in broken())
         return f"{what}{reasons}: pip install {package}"
     if name.startswith("notebook "):
-        return f"{what}: register it in this notebook first, or put it into a file"
-    return f"{what}: give it with --plugin {name}"
+        return f"{what}: register it in this notebook first, or give a file with it by --plugin"
+    return f"{what}: give it with --plugin {file_of(name)}"
+
+
+def file_of(name: str) -> str:
+    """Return the file that a recorded plugin is given by; "" where it is none.
+
+    What a script has registered is called "method pull of train.py".
+    """
+    if name.startswith(("package ", "notebook ")):
+        return ""
+    return name.partition(" of ")[2] or name

@@ -13,7 +13,7 @@ from fedrfq.plugins.known import Plugin, check_free, given
 from fedrfq.plugins.loading import LOADING
 from fedrfq.plugins.packages import installed, package
 from fedrfq.plugins.registries import REGISTRIES, misfit
-from fedrfq.plugins.source_text import source_of
+from fedrfq.plugins.source_text import definitions, source_of
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
@@ -74,9 +74,10 @@ def _calling(kind: str, name: str, value: Any) -> Plugin:
     for entry in installed():
         if entry.module == caller.get("__name__"):
             return given(package(entry))
-    if "__file__" in caller:
-        path = Path(caller["__file__"])
-        return given(Plugin(path.name, hashlib.sha256(path.read_bytes()).hexdigest()))
+    path = Path(caller.get("__file__", ""))
+    # What comes from a pipe is called <stdin>, and is no file.
+    if path.is_file():
+        return given(_of_file(kind, name, value, caller["__name__"], path))
     try:
         source = source_of(value)
     except OSError:
@@ -86,6 +87,19 @@ def _calling(kind: str, name: str, value: Any) -> Plugin:
         ) from None
     sha256 = hashlib.sha256(source.encode()).hexdigest()
     return given(Plugin(f"notebook {kind} {name}", sha256))
+
+
+def _of_file(kind: str, name: str, value: Any, module: str, path: Path) -> Plugin:
+    """Return the plugin of an imported file, or of what a script registers.
+
+    A script trains as well, and may be changed between two runs: what it registers is known by its
+    own source, if it has any, and not by the whole file.
+    """
+    content = path.read_bytes()
+    own = definitions(content.decode()).get(getattr(value, "__name__", ""))
+    if module == "__main__" and own is not None:
+        return Plugin(f"{kind} {name} of {path.name}", hashlib.sha256(own.encode()).hexdigest())
+    return Plugin(path.name, hashlib.sha256(content).hexdigest())
 
 
 def _caller() -> dict[str, Any]:

@@ -63,17 +63,27 @@ def _places(cls: type) -> Iterator[str]:
             yield name
 
 
-def _class_in(text: str, name: str) -> str:
-    """Return the text of the last class of that name, with its decorators; "" if there is none."""
-    found = ""
+def definitions(text: str) -> dict[str, str]:
+    """Return the text of each class, and function outside classes, by its name, with decorators.
+
+    Of two with one name it is the last; there are none in what is not Python.
+    """
+    found = {}
     try:
-        tree = ast.parse(text if f"class {name}" in text else "")
-    # Somebody's mistake, in a cell that never ran.
-    except SyntaxError:
-        return found
+        tree = ast.parse(text)
+    # Somebody's mistake, in a cell that never ran; null bytes are a ValueError.
+    except (SyntaxError, ValueError):
+        return {}
     lines = text.splitlines(keepends=True)
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and node.name == name:
+        if isinstance(node, ast.ClassDef) or (
+            isinstance(node, ast.FunctionDef) and node in tree.body
+        ):
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            found = "".join(lines[first - 1 : node.end_lineno])
+            found[node.name] = "".join(lines[first - 1 : node.end_lineno])
     return found
+
+
+def _class_in(text: str, name: str) -> str:
+    """Return the text of the last class of that name; "" if there is none."""
+    return definitions(text).get(name, "") if f"class {name}" in text else ""

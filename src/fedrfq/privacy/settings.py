@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from fedrfq.errors import UserError
-from fedrfq.files.options import one_of, option
+from fedrfq.files.options import check_ranges, one_of, option
 from fedrfq.privacy.discrete_gaussian import MAX_SIGMA
 from fedrfq.prototypes.fixed_point import FRACTION_BITS, MAX_COUNT
 from fedrfq.prototypes.noise_scale import NoiseScale
@@ -36,7 +36,13 @@ class Privacy:
         "Noise's standard deviation, in units of what one sample or client can change; 0 for none",
         f"0, or {_LEAST_NOISE:g} to {_MOST_NOISE:g}",
     )
-    delta: float = option(1e-5, "The δ of the guarantee (ε, δ)", f"1e-9 to {_MOST_DELTA:g}")
+    # Far below, δ would be no more than what rounding the noise may cost; with a larger one,
+    # nothing is promised.
+    delta: float = option(
+        1e-5,
+        "The δ of the guarantee (ε, δ)",
+        f"1e-9 to {_MOST_DELTA:g}; below one in the number of a client's samples",
+    )
     budget: float = option(
         0.0, "The ε that a client's uploads may cost in all; 0 sets no limit", "0 or more"
     )
@@ -63,35 +69,11 @@ class Privacy:
     )
 
     def __post_init__(self) -> None:
-        if self.noise and not _LEAST_NOISE <= self.noise <= _MOST_NOISE:
-            raise UserError(
-                f"privacy.noise must be 0, or {_LEAST_NOISE:g} to {_MOST_NOISE:g}, not {self.noise}"
-            )
-        # Far below, δ would be no more than what rounding the noise may cost.
-        if not 1e-9 <= self.delta <= _MOST_DELTA:
-            raise UserError(
-                f"privacy.delta must be 1e-9 to {_MOST_DELTA:g}, and below one in the number of a"
-                f" client's samples, not {self.delta}: with that chance nothing is promised"
-            )
-        if not 0 <= self.budget < math.inf:
-            raise UserError(f"privacy.budget must be 0 or a positive number, not {self.budget}")
-        for key, names in (("unit", UNITS), ("classes", CLASSES)):
-            if getattr(self, key) not in names:
-                raise UserError(
-                    f"privacy.{key} must be one of {', '.join(names)}, not '{getattr(self, key)}'"
-                )
-        if not 0 < self.count_share < 1:
-            raise UserError(
-                f"privacy.count_share must be above 0 and below 1, not {self.count_share}"
-            )
+        check_ranges("privacy", self)
         self._check_prototypes()
         self._check_samples()
 
     def _check_prototypes(self) -> None:
-        if not 0 <= self.prototype_norm <= _MOST_NORM:
-            raise UserError(
-                f"privacy.prototype_norm must be 0 to {_MOST_NORM:g}, not {self.prototype_norm}"
-            )
         if self.prototype_norm and not self.used:
             raise UserError(
                 "privacy.prototype_norm says how long features may be that noise is added to: set"
@@ -99,8 +81,6 @@ class Privacy:
             )
 
     def _check_samples(self) -> None:
-        if not 0 <= self.samples <= MAX_COUNT:
-            raise UserError(f"privacy.samples must be 0 to {MAX_COUNT}, not {self.samples}")
         if self.used and self.unit == "client" and not self.samples:
             raise UserError(
                 "privacy.unit = 'client' needs a limit on what a client can change: set"

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fedrfq.errors import UserError, check_one_of
-from fedrfq.files.options import option
+from fedrfq.files.options import check_ranges, option
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Pool:
     name: str = option(
         "softpool",
         "How the values in a window become one",
-        "one of softpool, avg, max, adaptive-avg, adaptive-max, none",
+        "one of softpool, avg, max, adaptive-avg, adaptive-max, none, or a plugin's",
     )
     rows: int = option(
         2, "Rows of the 2D map that a prototype is folded into", "1 or more; divides the prototype"
@@ -40,9 +40,7 @@ class Pool:
 
     def __post_init__(self) -> None:
         check_one_of("pool.name", self.name, POOLS, plugins=True)
-        for field in ("rows", "kernel", "stride"):
-            if getattr(self, field) < 1:
-                raise UserError(f"pool.{field} must be at least 1, not {getattr(self, field)}")
+        check_ranges("pool", self)
 
     def __call__(self, c: Tensor) -> Tensor:
         """Pool C [..., D] to P [..., V], in C's dtype; without synchronising host and device."""

@@ -122,20 +122,20 @@ def partition(run: RunData) -> Figure | None:
     )
     caption += first_shown(_MAX_CLASSES, len(labels), "classes")
     caption += first_shown(_MAX_CLIENTS, len({share.client for share in run.shares}), "clients")
-    names = {row["class"] for row in rows}
-    return Figure("partition", "Classes and clients", caption, rows, _map(len(names)))
+    return holdings(rows, caption, test="test samples")
 
 
-def _map(classes: int) -> Spec:
-    """Draw a coloured cell for each class that each client holds."""
+def holdings(rows: list[Row], caption: str, **more: str) -> Figure:
+    """Draw a coloured cell for each class that each client holds; a hand on it shows `more`."""
     row_height = 13
+    classes = len({row["class"] for row in rows})
     if classes <= _FEW_CLASSES:
         row_height = 22
-    return {
+    spec = {
         "height": row_height * classes,
         "mark": {"type": "rect", "cornerRadius": 2},
         "encoding": {
-            "x": marks.clients(scale={"paddingInner": 0.08}),
+            "x": marks.clients(scale={"paddingInner": 0.08}, sort=None),
             "y": marks.classes(
                 scale={"paddingInner": 0.1},
                 axis={"labelLimit": 120, "grid": True, "zindex": 0, "labelOverlap": False},
@@ -153,11 +153,9 @@ def _map(classes: int) -> Spec:
                     "titleOrient": "top",
                 },
             },
-            "tooltip": [
-                {"field": "client", "title": "client"},
-                {"field": "class", "title": "class"},
-                {"field": "train", "title": "training samples"},
-                {"field": "test", "title": "test samples"},
-            ],
+            "tooltip": marks.tips(
+                client="client", **{"class": "class"}, train="training samples", **more
+            ),
         },
     }
+    return Figure("partition", "Classes and clients", caption, rows, spec)

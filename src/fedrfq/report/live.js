@@ -82,7 +82,7 @@
   }
 
   async function ask() {
-    const answer = await fetch("state", { cache: "no-store" });
+    const answer = await fetch(`state${location.search}`, { cache: "no-store" });
     if (!answer.ok) throw new Error(answer.statusText);
     const text = await answer.text();
     if (text !== last) await take(JSON.parse(text));

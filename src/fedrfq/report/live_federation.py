@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedrfq.consensus.messages import Cert, Evidence, Part, PartKind
+import numpy as np
+
+from fedrfq.consensus.messages import Cert, Evidence, Part, PartKind, Upload
 from fedrfq.consensus.wire import Refused
 from fedrfq.federation import codec
 from fedrfq.federation.federation_file import Federation
@@ -26,6 +28,7 @@ from fedrfq.node.ops.status_client import ask, parties
 from fedrfq.node.storage import client_history
 from fedrfq.node.storage.party_folder import FEDERATION
 from fedrfq.report import committee_figures, marks, markup
+from fedrfq.report.client_figures import holdings
 from fedrfq.report.curves import HEAD, PROTOTYPE
 from fedrfq.report.figure import Figure, Row, banded
 from fedrfq.report.moving import moving
@@ -37,8 +40,9 @@ from fedrfq.runs.trail import TrailRound
 # Bytes that are read of a log, and of a client's history.
 _MAX_LOG_BYTES = 1 << 26
 _MAX_HISTORY_BYTES = 1 << 24
-# Clients whose histories are read, and rounds of prototypes that are drawn.
+# Clients whose histories are read, and classes and rounds of prototypes that are drawn.
 _MAX_CLIENTS = 200
+_MAX_CLASSES = 128
 _MAX_TRAIL = 50
 # Of an upload, in percent.
 _FULL_WEIGHT = 100
@@ -56,13 +60,22 @@ class ShownRound:
     evidence: int
 
 
+@dataclass(frozen=True)
+class Bodies:
+    """What is drawn of a server's bodies: prototypes, and who sent what in the last `round`."""
+
+    trail: Sequence[TrailRound] = ()
+    round: int = 0
+    uploads: Mapping[int, bytes] = field(default_factory=dict)  # the last of each client
+
+
 class LiveFederation:
     """Makes the page of a federation's folder, or of one party's, as it is now."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._rounds = Unchanged(self._read_rounds, ("audit.log",))
-        self._trail = Unchanged(self._read_trail, ("bodies.bin",))
+        self._bodies = Unchanged(self._read_bodies, ("bodies.bin",))
         self._history = Unchanged(_read_history, (client_history.NAME,))
 
     def page(self) -> ReportPage:
@@ -75,12 +88,13 @@ class LiveFederation:
         logs = {path: self._rounds(path) for path in folders}
         best = max(logs, key=lambda path: len(logs[path]), default=None)
         rounds = logs[best] if best is not None else []
-        trail = self._trail(best) if best is not None else []
+        bodies = self._bodies(best) if best is not None else Bodies()
         figures = [
             ("Accuracy", _accuracy(histories)),
             ("Filtered clients", _filtered(histories)),
+            ("Classes and clients", _held(federation, bodies)),
             ("Leaders and views", _views(federation, rounds)),
-            ("How prototypes moved", moving(trail, str)),
+            ("How prototypes moved", moving(bodies.trail, _class_names(federation))),
         ]
         sections = [Section("Servers", _server_table(statuses)), *_latest(statuses)]
         sections += [Section(title, figures=[found]) for title, found in figures if found]
@@ -120,13 +134,18 @@ class LiveFederation:
                 rounds.append(ShownRound(certificate.record.round, certificate.view, proofs))
         return rounds
 
-    def _read_trail(self, folder: Path) -> list[TrailRound]:
-        """Return the global prototypes of the rounds that a server has the bodies of."""
+    def _read_bodies(self, folder: Path) -> Bodies:
+        """Return the global prototypes and the last uploads that a server has the bodies of."""
         task = self.federation.task
         trail: list[TrailRound] = []
+        sent: dict[int, bytes] = {}
+        last = 0
         for messages in _entries(folder / "bodies.bin", self.federation):
             for _, message in messages:
                 body = message.body
+                if isinstance(body, Upload) and ~body.client in self.federation.members:
+                    last = body.round
+                    sent[body.client] = body.content
                 if not isinstance(body, Part) or body.what is not PartKind.GLOBALS:
                     continue
                 try:
@@ -135,7 +154,7 @@ class LiveFederation:
                     continue
                 if globals_.present_J.any():
                     trail.append(TrailRound(body.round, globals_))
-        return trail[:: -(-len(trail) // _MAX_TRAIL) or 1]
+        return Bodies(trail[:: -(-len(trail) // _MAX_TRAIL) or 1], last, sent)
 
 
 def _too_large(folder: Path) -> Iterator[str]:
@@ -340,6 +359,37 @@ def _filtered(histories: dict[str, list[Line]]) -> Figure | None:
         },
     }
     return Figure("filtered", "Filtered clients", caption, rows, spec)
+
+
+def _held(federation: Federation, bodies: Bodies) -> Figure | None:
+    """Map how many samples of each class each client has stated in its last upload."""
+    task = federation.task
+    # What was not sent in this round is refused.
+    found = task.form(bodies.round).admit(bodies.round, bodies.uploads)
+    name_of = _class_names(federation)
+    clients = list(zip(found.clients, found.counts_KJ, strict=True))
+    rows: list[Row] = [
+        {
+            "client": federation.members[~client].name,
+            "label": int(label),
+            "class": name_of(int(label)),
+            "train": int(counts_J[label]),
+        }
+        for client, counts_J in clients[:_MAX_CLIENTS]
+        for label in np.flatnonzero(counts_J[: task.classes])[:_MAX_CLASSES]
+    ]
+    caption = (
+        f"How many training samples of each class each client stated in round {bodies.round}, by "
+        "the log of a server on this machine. An empty cell means none."
+    )
+    return holdings(rows, caption) if rows else None
+
+
+def _class_names(federation: Federation) -> Callable[[int], str]:
+    """Return what names a class: the members' data contract, or its number."""
+    if federation.contract is None:
+        return str
+    return federation.contract.classes.__getitem__
 
 
 def _views(federation: Federation, rounds: Sequence[ShownRound]) -> Figure | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,12 @@ from fedrfq.runs.progress import FINISHED, RUNNING, RunProgress, duration
 
 # The files that change while a run goes on, and when it ends.
 _CHANGING = ("rounds.jsonl", "clients.csv", "trail.jsonl", "result.json", "prototypes.safetensors")
+_BACK = f"<p>{markup.Link('All runs', './').html()}</p>"
+
+
+def key(path: Path) -> str:
+    """Return what a run's page is asked for by: no path is ever read from an address."""
+    return hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
 
 
 class LiveRuns:
@@ -26,8 +33,11 @@ class LiveRuns:
         self._run = Unchanged(RunData.read, _CHANGING)
         self._brief = Unchanged(Brief.read, _CHANGING)
 
-    def one(self, path: Path) -> ReportPage:
-        """Return the page of a run, with how far it is above everything that a report shows."""
+    def one(self, path: Path, among: bool = False) -> ReportPage:
+        """Return the page of a run, with how far it is above everything that a report shows.
+
+        Where it is one `among` others, it leads back to them.
+        """
         run = self._run(path)
         progress = RunProgress.read(path)
         experiment = run.experiment
@@ -35,7 +45,9 @@ class LiveRuns:
         return ReportPage(
             title=run_page.title(run),
             subtitle=f"{experiment.name}, seed {experiment.seed} · {progress.state} · {path.name}",
-            head=markup.tiles(tiles) + markup.notes(_still_true(run.notes)),
+            head=(_BACK if among else "")
+            + markup.tiles(tiles)
+            + markup.notes(_still_true(run.notes)),
             sections=run_page.figures_of(run),
         )
 
@@ -87,7 +99,7 @@ def _table(runs: Sequence[RunProgress]) -> str:
     header = ["run", "state", "rounds", "accuracy %", "time left"]
     rows = [
         [
-            run.path.name,
+            markup.Link(run.path.name, f"?run={key(run.path)}"),
             run.state,
             f"{run.done} of {run.rounds}",
             "–" if run.accuracy is None else f"{run.accuracy:.2f}",

@@ -6,13 +6,24 @@ import base64
 import hashlib
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedrfq.files.strict_json import to_json
 
 # Characters shown of a value and of a file, so that a damaged run cannot blow up the page.
 _MAX_VALUE = 2000
 _MAX_FILE = 40_000
+
+
+class Link(NamedTuple):
+    """A value that leads to another page."""
+
+    name: str
+    address: str
+
+    def html(self) -> str:
+        """Return the link as it stands in a page."""
+        return f'<a href="{text(self.address)}">{text(self.name)}</a>'
 
 
 def text(value: object) -> str:
@@ -34,7 +45,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], numbers: int 
 
 def _cells(tag: str, values: Sequence[object], classes: Sequence[str]) -> str:
     return "".join(
-        f"<{tag}{class_}>{text(value)}</{tag}>"
+        f"<{tag}{class_}>{value.html() if isinstance(value, Link) else text(value)}</{tag}>"
         for value, class_ in zip(values, classes, strict=True)
     )
 

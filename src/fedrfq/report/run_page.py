@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
-from typing import Any
 
-from fedrfq.data import DATASETS
 from fedrfq.experiment import Experiment, name_of
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.methods import METHODS
-from fedrfq.report import all_classes, client_figures, committee_figures, curves, markup
+from fedrfq.report import all_classes, client_figures, committee_figures, curves, markup, rerun
 from fedrfq.report.dropped import dropped
 from fedrfq.report.figure import Figure
 from fedrfq.report.leakage import leakage
@@ -158,18 +155,7 @@ def _rerun(run: RunData) -> str:
         ("versions", ", ".join(f"{package} {version}" for package, version in versions if version)),
         ("experiment hash", run.experiment.hash()),
     ]
-    file = shlex.quote(str(run.path / "experiment.toml"))
-    commands = [f"fedrfq run {file}{_device_option(environment)}"]
-    if name in DATASETS and not DATASETS[name].built_in:
-        commands.insert(0, f"fedrfq data get {name}")
-    return markup.facts(facts) + markup.pre("\n".join(commands))
-
-
-def _device_option(environment: dict[str, Any]) -> str:
-    kind = environment.get("device_type")
-    if kind in ("cpu", "cuda", "mps"):
-        return f" --device {kind}"
-    return ""
+    return markup.facts(facts) + markup.pre("\n".join(rerun.lines(run)))
 
 
 def _revision(revision: object) -> str:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.files.toml import Table
 from fedrfq.models import any_module
-from fedrfq.models.any_module import AnyModule, give, source_of
+from fedrfq.models.any_module import AnyModule, as_option, give, source_of
+from fedrfq.plugins.files import run_for_its_names
 
 Given = Mapping[str, Any]  # modules, or what makes them, by the names of their sources
 _LAYERS = ("head_layer", "feature_layer")
@@ -27,36 +30,50 @@ def given_by_name(model: Any) -> Given:
     return {source_of(model): model}
 
 
+def sources(experiment: Experiment) -> list[str]:
+    """Return the sources of an experiment's modules, each once."""
+    models = [cohort.model for cohort in experiment.models()]
+    return list(dict.fromkeys(m.source for m in models if isinstance(m, AnyModule)))
+
+
 def options(experiment: Experiment) -> list[str]:
     """Return the options by which a command gets the same modules."""
-    sources = [
-        cohort.model.source for cohort in experiment.models() if isinstance(cohort.model, AnyModule)
-    ]
-    return [word for source in dict.fromkeys(sources) for word in ("--module", source)]
+    return [word for source in sources(experiment) for word in ("--module", as_option(source))]
 
 
 def imported(sources: Sequence[str]) -> Given:
-    """Import what the user named on the command line, from the current folder or installed."""
-    here = str(Path.cwd())
-    # Only while these are imported: nothing else is to come from the current folder.
-    sys.path.insert(0, here)
-    try:
-        return {source: _imported(source) for source in sources}
-    finally:
-        sys.path.remove(here)
+    """Import what the user named on the command line, in files or modules."""
+    return {source: _imported(source) for source in sources}
 
 
 def _imported(source: str) -> Any:
-    path, _, name = source.partition(":")
+    path, _, name = source.rpartition(":")
     if not path or not name:
-        raise UserError(f"--module takes PACKAGE.MODULE:NAME, such as nets:Net; found '{source}'")
-    try:
-        return getattr(importlib.import_module(path), name)
-    except (ImportError, AttributeError) as error:
         raise UserError(
-            f"--module {source}: {error}; start in the folder of {path.split('.')[0]}.py, or "
-            "install its package"
+            "--module takes FILE.py:NAME or PACKAGE.MODULE:NAME, such as nets:Net; "
+            f"found '{source}'"
+        )
+    try:
+        return attrgetter(name)(_module(path))
+    except AttributeError as error:
+        raise UserError(f"--module {source}: {path} has no {name}: check the name") from error
+    except ImportError as error:
+        raise UserError(
+            f"--module {source}: {error}; start in the folder of {path.split('.')[0]}.py, name it "
+            "by its path, or install its package"
         ) from error
+
+
+def _module(path: str) -> ModuleType:
+    """Import a file, or a module from the current folder or installed."""
+    file = Path(path) if path.endswith(".py") else None
+    folder = str(file.resolve().parent if file else Path.cwd())
+    # Only while this is imported: nothing else is to come from there.
+    sys.path.insert(0, folder)
+    try:
+        return run_for_its_names(file) if file else importlib.import_module(path)
+    finally:
+        sys.path.remove(folder)
 
 
 def with_modules(table: Table, given: Given, shape: tuple[int, int, int], classes: int) -> Table:

@@ -77,8 +77,8 @@ class RecordedRun:
 
     @property
     def prototypes(self) -> dict[str, NDArray[np.float64]]:
-        """The global prototypes of the newest checkpoint, by the names of their classes."""
-        globals_ = self.directory.last(torch.device("cpu")).globals_[0]
+        """The newest global prototypes, by the names of their classes."""
+        globals_ = self._newest().last(torch.device("cpu")).globals_[0]
         names = self.environment["data"].get("classes", [])
         values_JV = globals_.floats()
         return {names[j]: values_JV[j] for j in np.flatnonzero(globals_.present_J)}
@@ -88,7 +88,7 @@ class RecordedRun:
 
         `images` are paths of files, or pixels in an array or tensor: N×H×W, N×H×W×C or N×C×H×W.
         """
-        model = ClientModel.load(self.directory, client)
+        model = ClientModel.load(self._newest(), client)
         return columns.table(model.predict(images, threshold))
 
     def verify(self, recompute: bool = True) -> dict[str, Any]:
@@ -112,13 +112,17 @@ class RecordedRun:
         """Make the round that is training, or has just ended, the last one for now."""
         self._stopping = True
 
+    def _newest(self) -> RunDirectory:
+        """Return the directory, to read its newest checkpoint."""
+        return self.directory
+
     def __repr__(self) -> str:
         done = len(self.directory.rounds())
         return f"<run {self.path}: {done} of {self.experiment.rounds} rounds>"
 
 
 class ClientModels(Sequence[nn.Module]):
-    """The models of a run's clients, each read from the newest checkpoint when it is asked for."""
+    """The newest models of a run's clients, each read from a checkpoint when it is asked for."""
 
     def __init__(self, run: RecordedRun) -> None:
         self._run = run
@@ -132,7 +136,7 @@ class ClientModels(Sequence[nn.Module]):
             return [self[k] for k in range(*client.indices(len(self)))]
         if client not in range(-len(self), len(self)):
             raise IndexError(f"client {client}: the run has clients 0 to {len(self) - 1}")
-        loaded = ClientModel.load(self._run.directory, client % len(self))
+        loaded = ClientModel.load(self._run._newest(), client % len(self))
         model = loaded.module.model
         if isinstance(model, AnyModule):
             # The user's own class, not our wrapper around it.

@@ -164,10 +164,12 @@ def read_labels(axes: Mapping[str, Any], axis: str) -> dict[str, Table]:
     if isinstance(given, Mapping) and given:
         return {_one_line(label, axis): _changes(given, label, axis, kinds) for label in given}
     if axis not in axes:
-        near = did_you_mean(axis, axes)
+        remedy = f"write sections [axes.{axis}.LABEL], or a list of values"
+        for near in axes:
+            if did_you_mean(near, [axis]):
+                remedy = f"write axes.{axis} for axes.{near}"
         raise UserError(
-            f"axes.{axis} is missing; the axes are {', '.join(axes) or 'none'}{near}: write "
-            f"sections [axes.{axis}.LABEL], or a list of values"
+            f"axes.{axis} is missing; the axes are {', '.join(axes) or 'none'}: {remedy}"
         )
     if not isinstance(given, list) or not given:
         raise UserError(

@@ -81,17 +81,17 @@ def test_every_map_says_who_vouches_for_it_and_under_which_licence() -> None:
     [
         ({"bits": 3}, "public.bits must be 4 to 24"),
         ({"norm": 0.0}, "public.norm must be above 0"),
-        ({"projection": -1}, "public.projection must be 0, or at most the 512"),
+        ({"projection": -1}, "public.projection must be 0 to the map's values, not -1"),
         ({"projection": 513}, "public.projection must be 0, or at most the 512"),
         ({"moments": "some"}, "public.moments must be one of"),
         ({"moments": "full"}, "needs public.bits of 12 or more"),
         ({"classifier": "svm"}, "public.classifier must be one of"),
         ({"shrinkage": 1.5}, "public.shrinkage must be 0 to 1"),
         ({"threshold": 1.0}, "public.threshold must be"),
-        ({"every": -1}, "public.every must not be negative"),
+        ({"every": -1}, "public.every must be 0 or more"),
         ({"first": 0}, "public.first must be 1 to 2048"),
         ({"second": 100_000}, "public.second must be 1 to 2048"),
-        ({"filter_seed": -1}, "public.filter_seed must not be negative"),
+        ({"filter_seed": -1}, "public.filter_seed must be 0 or more"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, object], problem: str) -> None:

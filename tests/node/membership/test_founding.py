@@ -101,6 +101,7 @@ def test_without_a_file_the_experiment_is_the_quickstarts() -> None:
         (["--set", "method.name=fedavg"], "prototypes"),
         (["--set", "method.name=fedavg", "--set", "public.name=random"], "averages"),
         (["--experiment", "nowhere.toml"], "nowhere.toml"),
+        (["--set", "track=mlflow"], "track = 'mlflow' is for `fedrfq run`"),
     ],
 )
 def test_init_writes_nothing_of_what_cannot_be(

@@ -58,7 +58,10 @@ def get(path: str = "/page", host: str = "127.0.0.1", method: str = "GET") -> by
 def test_pages_are_for_this_machine_and_only_to_be_read(request_: bytes, code: int) -> None:
     async def test() -> None:
         web = WebServer(
-            {"/page": lambda: WebPage("found"), "/sick": lambda: WebPage("not well", code=503)}
+            {
+                "/page": lambda query: WebPage("found"),
+                "/sick": lambda query: WebPage("not well", code=503),
+            }
         )
         answer = await asked(await web.start(), request_)
         assert answer.startswith(b"HTTP/1.1 %d " % code)
@@ -70,7 +73,7 @@ def test_pages_are_for_this_machine_and_only_to_be_read(request_: bytes, code: i
 
 def test_half_a_character_does_not_keep_a_page_from_being_served() -> None:
     async def test() -> None:
-        web = WebServer({"/page": lambda: WebPage("half \ud83d of one")})
+        web = WebServer({"/page": lambda query: WebPage("half \ud83d of one")})
         answer = await asked(await web.start(), get())
         assert answer.endswith(b"\r\n\r\nhalf ? of one")
         await web.stop()
@@ -82,7 +85,7 @@ def test_a_request_is_small_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedrfq.node.ops.web._MAX_REQUEST_S", 0.05)
 
     async def test() -> None:
-        web = WebServer({"/page": lambda: WebPage("found")})
+        web = WebServer({"/page": lambda query: WebPage("found")})
         port = await web.start()
         assert await asked(port, b"GET /page HTTP/1.1\r\nX: " + bytes(1 << 20)) == b""
         assert await asked(port, b"GET /pa") == b""

@@ -149,7 +149,7 @@ def test_labels_that_cannot_be_flipped() -> None:
     ("wrong", "message"),
     [
         ({"to": "two"}, "own, any, one"),
-        ({"strength": 1.01}, "at most 1"),
+        ({"strength": 1.01}, "attack.strength must be 0 to 1, not 1.01"),
         ({"start_round": 2}, "must be 1"),
     ],
 )

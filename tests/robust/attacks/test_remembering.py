@@ -92,7 +92,7 @@ def test_who_captures_claims_every_class_at_one_place_and_then_is_honest() -> No
 
 
 def test_who_captures_lies_once_at_least() -> None:
-    with pytest.raises(UserError, match=r"attack\.lies must be at least 1, not 0"):
+    with pytest.raises(UserError, match=r"attack\.lies must be 1 or more, not 0"):
         Capture(lies=0)
 
 
@@ -137,14 +137,14 @@ def test_sleeping_keeps_what_the_other_attack_remembers() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Sleeper(sleep=-1), "attack.sleep must be at least 0, not -1"),
+        (lambda: Sleeper(sleep=-1), "attack.sleep must be 0 or more, not -1"),
         (lambda: Sleeper(then="label-flip"), "attack.then must be an attack that changes uploads"),
         (lambda: Sleeper(then="swop"), "did you mean"),
         (lambda: TwoGroups(first="none"), "attack.first must be"),
         (lambda: TwoGroups(second="?"), "attack.second must be"),
-        (lambda: Backdoor(victim=-2), "attack.victim must be a class, or -1"),
-        (lambda: Backdoor(target=-2), "attack.target must be a class, or -1"),
-        (lambda: Sole(victim=-2), "attack.victim must be a class, or -1"),
+        (lambda: Backdoor(victim=-2), "attack.victim must be -1 or more"),
+        (lambda: Backdoor(target=-2), "attack.target must be -1 or more"),
+        (lambda: Sole(victim=-2), "attack.victim must be -1 or more"),
     ],
 )
 def test_wrong_options_are_refused(make: Any, message: str) -> None:

@@ -191,7 +191,7 @@ def test_ties_go_by_the_number_of_the_client(kind: type[Farthest]) -> None:
 
 @KNOWING
 def test_a_negative_number_to_drop_is_refused(kind: type[Farthest]) -> None:
-    with pytest.raises(UserError, match=r"detector\.psi must be at least 0, not -1"):
+    with pytest.raises(UserError, match=r"detector\.psi must be 0 or more, not -1"):
         kind(psi=-1)
 
 

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.random import Generator
 
 from fedrfq.data.dataset import Dataset
-from fedrfq.data.partition.dealing import Counts, check_positive, deal
+from fedrfq.data.partition.dealing import Counts, deal
 from fedrfq.data.partition.partition import Ints, Partition
 from fedrfq.errors import UserError
-from fedrfq.files.options import option
+from fedrfq.files.options import check_ranges, option
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,12 @@ class Classes:
     shots: int = option(100, "Training samples of each class that a client holds", "1 or more")
     test_shots: int = option(40, "Test samples of each class that a client holds", "1 or more")
     draw: str = option(
-        "uniform", "Distribution of the number of classes a client holds", "uniform or normal"
+        "uniform", "Distribution of the number of classes a client holds", "one of uniform, normal"
     )
     share: bool = option(False, "Whether several clients may hold the same training sample")
 
     def __post_init__(self) -> None:
-        check_positive(self, "ways", "shots", "test_shots")
-        if self.spread < 0:
-            raise UserError(f"partition.spread = {self.spread} must not be negative")
-        if self.draw not in ("uniform", "normal"):
-            raise UserError(f"partition.draw = {self.draw!r} is unknown; choose uniform or normal")
+        check_ranges("partition", self)
 
     def simplest(self) -> Classes:
         """Return the partition with the smallest spread that draws the same numbers of classes."""

@@ -104,14 +104,6 @@ def piles(labels: Ints, number: int) -> list[Ints]:
     return np.split(np.argsort(labels, kind="stable"), ends[:-1])
 
 
-def check_positive(options: object, *names: str) -> None:
-    """Check that these options of a partition are at least 1."""
-    for name in names:
-        value = getattr(options, name)
-        if value < 1:
-            raise UserError(f"partition.{name} = {value} must be at least 1")
-
-
 def check_clients(clients: int) -> None:
     """Check that there is a client."""
     if clients < 1:

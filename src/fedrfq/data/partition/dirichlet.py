@@ -13,10 +13,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from fedrfq.data.dataset import Dataset
-from fedrfq.data.partition.dealing import Counts, Exhausted, check_positive, check_samples, deal
+from fedrfq.data.partition.dealing import Counts, Exhausted, check_samples, deal
 from fedrfq.data.partition.partition import Ints, Partition
-from fedrfq.errors import UserError
-from fedrfq.files.options import option
+from fedrfq.files.options import check_ranges, option
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,7 @@ class Dirichlet:
     share: bool = option(False, "Whether several clients may hold the same training sample")
 
     def __post_init__(self) -> None:
-        check_positive(self, "samples", "test_samples")
-        if not 0 < self.alpha < np.inf:
-            raise UserError(f"partition.alpha = {self.alpha} must be positive and finite")
+        check_ranges("partition", self)
 
     def deal(self, dataset: Dataset, clients: int, rng: Generator) -> Partition:
         """Return each client's samples; equal generators give equal partitions."""

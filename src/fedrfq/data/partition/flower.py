@@ -16,11 +16,11 @@ import numpy as np
 from numpy.random import Generator
 
 from fedrfq.data.dataset import Dataset
-from fedrfq.data.partition.dealing import check_clients, check_positive, deal_test
+from fedrfq.data.partition.dealing import check_clients, deal_test
 from fedrfq.data.partition.iid import uniform
 from fedrfq.data.partition.partition import Ints, Partition
 from fedrfq.errors import UserError, did_you_mean
-from fedrfq.files.options import option
+from fedrfq.files.options import check_ranges, option
 
 _EXTRA = "pip install 'fedrfq[huggingface]'"
 
@@ -42,7 +42,7 @@ class FlowerPartitioner:
     test_samples: int = option(100, "Test samples of each client, at most", "1 or more")
 
     def __post_init__(self) -> None:
-        check_positive(self, "test_samples")
+        check_ranges("partition", self)
         self._arguments()
 
     def _arguments(self) -> dict[str, Any]:

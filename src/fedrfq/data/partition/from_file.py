@@ -20,12 +20,12 @@ from numpy.random import Generator
 
 from fedrfq.data import npz
 from fedrfq.data.dataset import Dataset
-from fedrfq.data.partition.dealing import check_clients, check_positive, deal_test
+from fedrfq.data.partition.dealing import check_clients, deal_test
 from fedrfq.data.partition.iid import uniform
 from fedrfq.data.partition.partition import Ints, Partition
 from fedrfq.errors import UserError
 from fedrfq.files import regular
-from fedrfq.files.options import option
+from fedrfq.files.options import check_ranges, option
 from fedrfq.files.strict_json import from_json
 
 _MAX_BYTES = 1 << 28  # of the file: some ten million samples
@@ -45,7 +45,7 @@ class FromFile:
     )
 
     def __post_init__(self) -> None:
-        check_positive(self, "test_samples")
+        check_ranges("partition", self)
         if self.sha256 or not self.path:
             # A recorded experiment: the file is needed, and compared, when samples are dealt.
             return

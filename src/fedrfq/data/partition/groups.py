@@ -8,10 +8,10 @@ import numpy as np
 from numpy.random import Generator
 
 from fedrfq.data.dataset import Dataset
-from fedrfq.data.partition.dealing import check_clients, check_positive, piles
+from fedrfq.data.partition.dealing import check_clients, piles
 from fedrfq.data.partition.partition import Ints, Partition
 from fedrfq.errors import UserError
-from fedrfq.files.options import option
+from fedrfq.files.options import check_ranges, option
 
 # The share of a client's samples that it holds back where a client has no test samples.
 HELD_OUT = 0.2
@@ -28,7 +28,7 @@ class Groups:
     groups_per_client: int = option(1, "Writers whose samples make up one client", "1 or more")
 
     def __post_init__(self) -> None:
-        check_positive(self, "groups_per_client")
+        check_ranges("partition", self)
 
     def deal(self, dataset: Dataset, clients: int, rng: Generator) -> Partition:
         """Return each client's samples; equal generators give equal partitions."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from numpy.random import Generator
 
 from fedrfq.data.dataset import Dataset
-from fedrfq.data.partition.dealing import Counts, Exhausted, check_positive, check_samples, deal
+from fedrfq.data.partition.dealing import Counts, Exhausted, check_samples, deal
 from fedrfq.data.partition.partition import Ints, Partition
-from fedrfq.files.options import option
+from fedrfq.files.options import check_ranges, option
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Iid:
     share: bool = option(False, "Whether several clients may hold the same training sample")
 
     def __post_init__(self) -> None:
-        check_positive(self, "samples", "test_samples")
+        check_ranges("partition", self)
 
     def deal(self, dataset: Dataset, clients: int, rng: Generator) -> Partition:
         """Return each client's samples; equal generators give equal partitions."""

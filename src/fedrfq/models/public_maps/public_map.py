@@ -26,8 +26,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedrfq.errors import UserError, check_one_of
-from fedrfq.files.options import one_of, option
+from fedrfq.errors import UserError
+from fedrfq.files.options import check_ranges, one_of, option
 from fedrfq.prototypes.exchange_rounds import exchange_due
 
 CLASSIFIERS = ("lda", "nearest")
@@ -97,32 +97,17 @@ class PublicMap(ABC):
     slow: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not 4 <= self.bits <= 24:
-            raise UserError(f"public.bits must be 4 to 24, not {self.bits}")
-        if not 0 < self.norm <= _MAX_NORM:
-            raise UserError(
-                f"public.norm must be above 0 and at most {_MAX_NORM:g}, not {self.norm}"
-            )
-        if not 0 <= self.projection <= self.width():
+        check_ranges("public", self)
+        if self.projection > self.width():
             raise UserError(
                 f"public.projection must be 0, or at most the {self.width()} values of the map, "
                 f"not {self.projection}"
             )
-        check_one_of("public.moments", self.moments, MOMENTS)
-        check_one_of("public.classifier", self.classifier, CLASSIFIERS)
         if self.moments != "none" and self.bits < MIN_MOMENT_BITS:
             raise UserError(
                 f"public.moments = '{self.moments}' needs public.bits of {MIN_MOMENT_BITS} or "
                 f"more, not {self.bits}: covariances are too small for a coarser grid"
             )
-        if not 0 <= self.shrinkage <= 1:
-            raise UserError(f"public.shrinkage must be 0 to 1, not {self.shrinkage}")
-        if not 0 <= self.threshold < 1:
-            raise UserError(
-                f"public.threshold must be at least 0 and below 1, not {self.threshold}"
-            )
-        if self.every < 0:
-            raise UserError(f"public.every must not be negative, not {self.every}")
         if self.leaving() and not self.revocable:
             raise UserError(
                 f"public.leave = '{self.leave}', but statistics cannot be taken back: "

@@ -40,16 +40,6 @@ class RandomMap(PublicMap):
     source: ClassVar[str] = "drawn from public.filter_seed by SHAKE-256: anybody can draw it again"
     licence: ClassVar[str] = "none needed"
 
-    def __post_init__(self) -> None:
-        for key in ("first", "second"):
-            if not 1 <= getattr(self, key) <= _MAX_FILTERS:
-                raise UserError(
-                    f"public.{key} must be 1 to {_MAX_FILTERS}, not {getattr(self, key)}"
-                )
-        if self.filter_seed < 0:
-            raise UserError(f"public.filter_seed must not be negative, not {self.filter_seed}")
-        super().__post_init__()
-
     def fingerprint(self) -> str:
         about = f"random {self.filter_seed} {self.first} {self.second} {_KERNEL} {_SIDE}"
         return f"random:{hashlib.sha256(about.encode()).hexdigest()}"

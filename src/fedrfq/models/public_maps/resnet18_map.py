@@ -21,7 +21,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedrfq.data import resnet18
-from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.models.public_maps.public_map import PublicMap
 from fedrfq.models.resnet18 import ResNet18
@@ -53,11 +52,6 @@ class ResNet18Map(PublicMap):
     )
     licence: ClassVar[str] = "BSD 3-Clause (weights); ImageNet's images are for research"
     slow: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not _MIN_SIZE <= self.size <= _MAX_SIZE:
-            raise UserError(f"public.size must be {_MIN_SIZE} to {_MAX_SIZE}, not {self.size}")
 
     def fingerprint(self) -> str:
         name = f"resnet18-{self.size}"

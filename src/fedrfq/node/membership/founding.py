@@ -118,6 +118,9 @@ def purpose(
     from fedrfq.node.membership.contract_choice import ContractChoice, check_images
 
     chosen = experiment.load(file, sets, clients=clients)
+    chosen.check_untracked(
+        "the parties of a federation keep histories of their own, which `fedrfq watch` shows"
+    )
     contract = (choice or ContractChoice()).contract(chosen)
     if contract is not None:
         chosen = experiment.load(file, [*sets, *_OF_CONTRACT], clients=clients)

@@ -52,13 +52,13 @@ class StatusPages:
         await self._web.stop()
         self._file.unlink(missing_ok=True)
 
-    def _status_page(self) -> WebPage:
+    def _status_page(self, query: str) -> WebPage:
         return WebPage(to_json(asdict(self._status())) + "\n", "application/json")
 
-    def _metrics_page(self) -> WebPage:
+    def _metrics_page(self, query: str) -> WebPage:
         return WebPage(self._metrics(), "text/plain; version=0.0.4; charset=utf-8")
 
-    def _health_page(self) -> WebPage:
+    def _health_page(self, query: str) -> WebPage:
         failed = self._failed()
         if failed is None:
             return WebPage("ok\n")

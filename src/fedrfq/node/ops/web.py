@@ -35,9 +35,9 @@ class WebPage(NamedTuple):
 
 
 class WebServer:
-    """Serves pages by path; each page is a function that makes it when it is asked for."""
+    """Serves pages by path; each is made when it is asked for, from what follows the "?"."""
 
-    def __init__(self, pages: Mapping[str, Callable[[], WebPage]]) -> None:
+    def __init__(self, pages: Mapping[str, Callable[[str], WebPage]]) -> None:
         self._pages = pages
         # In the order in which they came.
         self._open: dict[asyncio.StreamWriter, None] = {}
@@ -102,12 +102,13 @@ class WebServer:
         if not _is_for_this_machine(headers):
             names = " or ".join(_HOST_NAMES)
             return WebPage(f"the Host header must name this machine: {names}\n", code=403)
-        page = self._pages.get(target.partition("?")[0])
+        path, _, query = target.partition("?")
+        page = self._pages.get(path)
         if page is None:
             return WebPage(f"no such page; there are {', '.join(self._pages)}\n", code=404)
         if method != "GET":
             return WebPage("only GET is allowed\n", code=405)
-        return page()
+        return page(query)
 
 
 def _is_for_this_machine(headers: list[str]) -> bool:

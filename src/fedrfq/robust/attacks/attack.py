@@ -16,8 +16,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from fedrfq.errors import UserError
-from fedrfq.files.options import option
+from fedrfq.files.options import check_ranges, option
 from fedrfq.prototypes.fixed_point import LIMIT, Bools, Globals, Ints, Uploads
 from fedrfq.robust.detectors.detector import Detector
 from fedrfq.robust.state import State
@@ -87,14 +86,7 @@ class Attack:
         cls.on_uploads = cls.forge is not Attack.forge or cls.corrupt is not Attack.corrupt
 
     def __post_init__(self) -> None:
-        if self.clients < 0:
-            raise UserError(f"attack.clients must be at least 0, not {self.clients}")
-        if self.start_round < 1:
-            raise UserError(f"attack.start_round must be at least 1, not {self.start_round}")
-        if not 0 <= self.strength <= MAX_STRENGTH:
-            raise UserError(
-                f"attack.strength must be a number from 0 to {MAX_STRENGTH:,}, not {self.strength}"
-            )
+        check_ranges("attack", self)
 
     def poison(self, labels: Ints, classes: int, rng: Generator) -> Ints:
         """Return the labels that a malicious client trains with instead of its own."""

@@ -26,7 +26,6 @@ from fedrfq.robust.attacks.attack import STRENGTHS, Attack, Floats, Scene
 from fedrfq.robust.attacks.class_centres import (
     THEIR_CHOICE,
     centres,
-    check_choice,
     check_class,
     claimed,
     nearest,
@@ -47,11 +46,6 @@ class Backdoor(Attack):
     target: int = option(
         THEIR_CHOICE, "Class toward which it is moved; -1: the nearest", "-1 or more"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("attack.victim", self.victim)
-        check_choice("attack.target", self.target)
 
     def forge(self, scene: Scene, rng: Generator) -> Uploads:
         victim = victim_class(scene, self.victim)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import LIMIT, Uploads
 from fedrfq.robust.attacks.attack import STRENGTHS, Attack, Scene
@@ -32,11 +31,6 @@ class Capture(Attack):
         2.0, "How many times the negative of a class's centre attackers claim", STRENGTHS
     )
     lies: int = option(1, "Rounds in which they lie", "1 or more")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.lies < 1:
-            raise UserError(f"attack.lies must be at least 1, not {self.lies}")
 
     def corrupt(self, scene: Scene, state: State, rng: Generator) -> tuple[Uploads, State]:
         lied = int(state.get("lied", 0))

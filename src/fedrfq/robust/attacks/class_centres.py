@@ -61,14 +61,6 @@ def check_class(scene: Scene, key: str, wanted: int) -> None:
         )
 
 
-def check_choice(key: str, wanted: int) -> None:
-    """Refuse what cannot be a class."""
-    if wanted < THEIR_CHOICE:
-        raise UserError(
-            f"{key} must be a class, or {THEIR_CHOICE} for the attackers' choice, not {wanted}"
-        )
-
-
 def claimed(scene: Scene, claim_AJ: Bools, values_AJV: Floats | Ints) -> Uploads:
     """Return the uploads with attackers sending these values for the classes that they claim.
 

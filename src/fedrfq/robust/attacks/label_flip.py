@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from fedrfq.errors import UserError, check_one_of
+from fedrfq.errors import UserError
 from fedrfq.files.options import one_of, option
 from fedrfq.prototypes.fixed_point import Ints
 from fedrfq.robust.attacks.attack import Attack
@@ -44,12 +44,6 @@ class LabelFlip(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_one_of("attack.to", self.to, TO)
-        if self.strength > 1:
-            raise UserError(
-                "attack.strength of label-flip is a share of samples and must be at most 1, "
-                f"not {self.strength}"
-            )
         if self.start_round != 1:
             raise UserError(
                 "attack.start_round must be 1 for label-flip, because labels are flipped "

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.attacks.attack import STRENGTHS, Attack, Scene
@@ -40,8 +39,6 @@ class Sleeper(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sleep < 0:
-            raise UserError(f"attack.sleep must be at least 0, not {self.sleep}")
         self._awake()
 
     def corrupt(self, scene: Scene, state: State, rng: Generator) -> tuple[Uploads, State]:

@@ -27,7 +27,6 @@ from fedrfq.robust.attacks.attack import STRENGTHS, Attack, Scene
 from fedrfq.robust.attacks.class_centres import (
     THEIR_CHOICE,
     centres,
-    check_choice,
     claimed,
     victim_class,
 )
@@ -43,10 +42,6 @@ class Sole(Attack):
         "Class on whose centre the false ones lie; -1: the one with the most honest holders",
         "-1 or more",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("attack.victim", self.victim)
 
     def forge(self, scene: Scene, rng: Generator) -> Uploads:
         victim = victim_class(scene, self.victim)

@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedrfq.errors import UserError, check_one_of
-from fedrfq.files.options import one_of, option
+from fedrfq.files.options import check_ranges, one_of, option
 from fedrfq.prototypes.fixed_point import Bools, Globals, Ints, Uploads
 from fedrfq.robust.centres import FULL
 from fedrfq.robust.detectors.counts import capped
@@ -140,9 +139,7 @@ class Detector(ABC):
         cls.exact = cls.__dict__.get("exact", False) is True
 
     def __post_init__(self) -> None:
-        check_one_of("detector.lone", self.lone, LONE)
-        if self.malicious < A_FIFTH:
-            raise UserError(f"detector.malicious must be -1 or more, not {self.malicious}")
+        check_ranges("detector", self)
 
     def most_malicious(self, uploads: Uploads) -> int:
         """Return how many of a round's clients may be malicious."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
 from fedrfq.robust.detectors.detector import Detector, Reason, State, Verdict
@@ -21,11 +20,6 @@ class Farthest(Detector):
     """Drops ψ clients every round, or all if there are no more; classes then keep their globals."""
 
     psi: int = option(1, "Number of clients dropped every round (ψ)", "0 or more")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.psi < 0:
-            raise UserError(f"detector.psi must be at least 0, not {self.psi}")
 
     def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:
         score_K = self.scores(uploads)

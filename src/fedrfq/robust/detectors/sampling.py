@@ -28,7 +28,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
 from fedrfq.robust.centres import median
@@ -64,11 +63,6 @@ class Sampling(Detector):
         "How far off a class mean may be: squared distance times samples, in percent of the usual",
         f"101 to {_MAX_LIMIT}",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not _PERCENT < self.limit <= _MAX_LIMIT:
-            raise UserError(f"detector.limit must be 101 to {_MAX_LIMIT}, not {self.limit}")
 
     def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:
         spread_KJ = _spreads(uploads)
