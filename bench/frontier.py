@@ -1,6 +1,6 @@
 """Draw accuracy on all classes against bytes, from what was recorded.
 
-Records are those of `bench/open_world.py`, `bench/variant_cifar.py` and the study `table3-stem`.
+Records are those of `bench/open_world.py`, of the study `table3-stem`, and `variant/cifar10.json`.
 A method is shown by its final prediction, or by the nearest prototype where that knows more.
 
 python bench/frontier.py --out docs/images/frontier.png
