@@ -1,6 +1,6 @@
 """Draw accuracy on all classes against bytes, from what was recorded.
 
-Records are those of `bench/open_world.py`, `bench/variant_cifar.py` and the study `table3-stem`.
+Records are those of `bench/open_world.py`, of the study `table3-stem`, and `variant/cifar10.json`.
 A method is shown by its final prediction, or by the nearest prototype where that knows more.
 
 python bench/frontier.py --out docs/images/frontier.png
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedrfq.files.atomic import write_atomically
+from fedrfq.files.drawing import pyplot
 
 PANELS = {
     "MNIST, 3 ± 2 classes, random filters": ("open/mnist",),
@@ -66,11 +67,7 @@ def points(rows: dict[str, Any], names: dict[str, str], prefix: str = "") -> lis
 
 def draw(folder: Path) -> bytes:
     """Return the picture, as PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
+    plt = pyplot()
     figure, panels = plt.subplots(1, len(PANELS), figsize=(16, 5), layout="constrained")
     for axes, (title, files) in zip(panels, PANELS.items(), strict=True):
         rows: dict[str, Any] = {}

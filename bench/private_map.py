@@ -33,6 +33,7 @@ from torch import Tensor
 
 from fedrfq import data
 from fedrfq.data import Dataset
+from fedrfq.files.drawing import pyplot
 from fedrfq.learning.public import denoised_means
 from fedrfq.learning.public.classifier import CertifiedStatistics, classifier
 from fedrfq.learning.public.exchange import public_task
@@ -226,11 +227,7 @@ def shown(title: str, rows: Iterator[tuple[str, dict[str, Any]]]) -> dict[str, A
 
 def picture(paths: Sequence[Path], out: Path) -> None:
     """Draw accuracies against ε from recorded files."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
+    plt = pyplot()
     figure, axes = plt.subplots(1, len(paths), figsize=(4.4 * len(paths), 3.2), squeeze=False)
     for axis, path in zip(axes[0], paths, strict=True):
         recorded = json.loads(path.read_text())

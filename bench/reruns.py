@@ -66,7 +66,8 @@ def recorded_rows(folder: Path, labels: Mapping[str, object]) -> list[dict[str, 
 def _of_today(row: Row) -> dict[str, Any]:
     """Return a run's row with the losses and the counts of uploads that today's rows have."""
     today = dict(row)
-    counts = today.pop("detected", {})
+    # A run that diverged has none.
+    counts = today.pop("detected", None) or {}
     if counts:
         counts = {**counts, "dropped_honest": counts["dropped"] - counts["dropped_attackers"]}
     for name in row:

@@ -31,6 +31,8 @@ from fedrfq.consensus.messages import (
 )
 from fedrfq.consensus.sizes import sizes_of
 from fedrfq.consensus.wire import Refused, Sizes
+from fedrfq.node.transport.budget import KIB, MIB, Limits
+from fedrfq.node.transport.fair_queue import MAX_CLIENT_BYTES, MAX_SERVER_BYTES
 from fedrfq.prototypes.fixed_point import FULL_PRECISION, size
 from support.handmade import committee
 from support.paths import ROOT
@@ -98,6 +100,16 @@ def test_the_threat_model_states_these_sizes() -> None:
     text = (ROOT / "docs" / "concepts" / "threat-model.md").read_text(encoding="utf-8")
     for kind in (Kind.UPLOAD, Kind.LIST, Kind.VIEWCHANGE, Kind.PREPREPARE, Kind.CERT):
         assert f"| {sizes[kind]:,} |" in text, kind.name
+
+
+def test_the_threat_model_states_what_frames_may_wait() -> None:
+    text = " ".join((ROOT / "docs" / "concepts" / "threat-model.md").read_text("utf-8").split())
+    waiting = (
+        f"{MAX_SERVER_BYTES // MIB} MiB and one frame of each server or courier, "
+        f"{MAX_CLIENT_BYTES // KIB} KiB and one frame of each client"
+    )
+    assert waiting in text
+    assert f"Outgoing, {Limits().total_queue_bytes // MIB} MiB wait in all" in text
 
 
 TOO_MUCH = {

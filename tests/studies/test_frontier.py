@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from fedrfq.errors import UserError
+from fedrfq.files.drawing import pyplot
 from fedrfq.paper.kinds import plan
 from fedrfq.runs.session import pick_device
 from fedrfq.studies.figure import frontier
 from fedrfq.studies.grid import Grid
 from fedrfq.studies.measures import MEASURES, MeasuredRuns
-from fedrfq.studies.pictures import Facet, _draw_facet, points_line, pyplot, styles
+from fedrfq.studies.pictures import Facet, _draw_facet, points_line, styles
 from support.studies import study_of
 
 METHODS = ("local", "fedproto", "fedavg")

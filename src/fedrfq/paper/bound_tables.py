@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
+from fedrfq.files.drawing import pyplot
 from fedrfq.paper.theorem import FORMS, MeasuredSetting, largest_lam, s8_holds, terms
-from fedrfq.studies.pictures import legend, pyplot, saved
+from fedrfq.studies.pictures import legend, saved
 from fedrfq.studies.sheets import Sheet
 
 _TERMS = {

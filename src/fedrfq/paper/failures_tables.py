@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedrfq.files.drawing import pyplot
 from fedrfq.paper.clusters import Clustered
 from fedrfq.studies.axes import Labels
 from fedrfq.studies.differences import paired
 from fedrfq.studies.measures import MeasuredRuns
-from fedrfq.studies.pictures import pyplot, saved, slug
+from fedrfq.studies.pictures import saved, slug
 from fedrfq.studies.sheets import NOTHING, Sheet, interval, plus_minus
 
 _FIGURES = {  # figures of a run: heading, and digits

@@ -135,7 +135,7 @@ class World:
         """Run until `done` is set, and return whether it was.
 
         It gives up once the virtual time or the number of events is exceeded, or nothing is left
-        to happen.
+        to happen. It can be called again to go on.
         """
         heap = self._heap
         nodes = self.nodes
@@ -143,6 +143,7 @@ class World:
         while heap and not self.done and self.events < max_events:
             now, sequence, party, happening = heappop(heap)
             if now > max_ms:
+                heappush(heap, (now, sequence, party, happening))
                 break
             self.now = now
             node = nodes[party]

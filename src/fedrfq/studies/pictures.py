@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrfq.files.atomic import write_atomically
+from fedrfq.files.drawing import pyplot
 from fedrfq.studies.axes import Labels
 from fedrfq.studies.intervals import Spread, spread
 from fedrfq.studies.measures import MeasuredRuns
@@ -218,17 +219,6 @@ def legend(figure: Any, axes: Sequence[Any], title: str) -> None:
     }
     figure.legend(handles.values(), handles.keys(), loc="outside right center", fontsize=9)
     figure.suptitle(title, fontsize=11)
-
-
-def pyplot() -> Any:
-    """Import pyplot without a display, and only when a picture is drawn: it takes a while."""
-    import matplotlib
-
-    # Before pyplot is imported, which would otherwise look for a display.
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    return plt
 
 
 def saved(plt: Any, figure: Any, path: Path) -> Path:

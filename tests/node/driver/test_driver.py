@@ -34,7 +34,7 @@ from fedrfq.consensus.wire import Sizes
 from fedrfq.node.driver import admission
 from fedrfq.node.driver.admission import CHANGE_PROPOSALS
 from fedrfq.node.driver.driver import BATCH, Driver
-from fedrfq.node.transport.fair_queue import _MAX_CLIENT_BYTES, TURN_BYTES, FairQueue
+from fedrfq.node.transport.fair_queue import MAX_CLIENT_BYTES, TURN_BYTES, FairQueue
 from support.cluster import Cluster, key, roster, signer
 from support.scripted import CERTIFICATE, RULES, World, quiet, run, word
 
@@ -63,18 +63,18 @@ def test_a_flood_leaves_room_for_others_and_for_the_clock() -> None:
 
 def test_a_peer_has_room_for_so_many_bytes_and_for_one_message_in_any_case() -> None:
     queue = FairQueue()
-    assert queue.put(~0, Start(), 10 * _MAX_CLIENT_BYTES)
+    assert queue.put(~0, Start(), 10 * MAX_CLIENT_BYTES)
     assert not queue.put(~0, Start(), 1)
-    assert queue.put(~1, Start(), _MAX_CLIENT_BYTES - 1)
+    assert queue.put(~1, Start(), MAX_CLIENT_BYTES - 1)
     assert queue.put(~1, Start(), 1)
     assert not queue.put(~1, Start(), 1)
-    assert queue.put(1, Start(), 10 * _MAX_CLIENT_BYTES)
-    assert queue.put(1, Start(), 10 * _MAX_CLIENT_BYTES)
+    assert queue.put(1, Start(), 10 * MAX_CLIENT_BYTES)
+    assert queue.put(1, Start(), 10 * MAX_CLIENT_BYTES)
     for _ in range(5):
         queue.take()
     assert not queue.turns
     assert queue.put(~0, Start(), 1)
-    assert queue.put(~0, Start(), _MAX_CLIENT_BYTES - 1)
+    assert queue.put(~0, Start(), MAX_CLIENT_BYTES - 1)
     assert not queue.put(~0, Start(), 1)
     queue.take()
     assert queue.put(~0, Start(), 1)
@@ -83,7 +83,7 @@ def test_a_peer_has_room_for_so_many_bytes_and_for_one_message_in_any_case() -> 
 def test_a_large_upload_has_room_behind_a_small_question() -> None:
     queue = FairQueue()
     assert queue.put(~0, b"question", 78)
-    assert queue.put(~0, b"upload", 3 * _MAX_CLIENT_BYTES)
+    assert queue.put(~0, b"upload", 3 * MAX_CLIENT_BYTES)
     assert not queue.put(~0, b"upload", 78)
 
 
@@ -102,12 +102,12 @@ def test_a_large_frame_waits_for_as_many_turns_as_its_bytes_take() -> None:
 def test_what_a_peer_has_sent_can_be_forgotten() -> None:
     queue = FairQueue()
     for peer in (~0, 2, ~0):
-        queue.put(peer, b"frame", _MAX_CLIENT_BYTES // 2)
+        queue.put(peer, b"frame", MAX_CLIENT_BYTES // 2)
     queue.forget(~0)
     queue.forget(3)
     assert queue.take()[0] == 2
     assert not queue.turns
-    assert queue.put(~0, b"frame", _MAX_CLIENT_BYTES)
+    assert queue.put(~0, b"frame", MAX_CLIENT_BYTES)
 
 
 def test_frames_are_decoded_in_the_turn_of_their_sender(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def test_who_only_ever_speaks_of_another_run_is_reported_once() -> None:
 def test_what_there_is_no_room_for_is_counted_and_gone() -> None:
     async def test() -> None:
         world = World()
-        large = RULES.unsigned(Part(1, PartKind.SET, bytes(_MAX_CLIENT_BYTES))).wire
+        large = RULES.unsigned(Part(1, PartKind.SET, bytes(MAX_CLIENT_BYTES))).wire
         for _ in range(5):
             world.driver.hear(~0, large)
         await quiet()

@@ -261,6 +261,18 @@ def test_accusation(bench: Bench) -> None:
             bench.act(0, Accused(bench.rules.unsigned(Evidence(1, first, second))))
 
 
+def test_handed_on(bench: Bench) -> None:
+    two = [bench.sign(3, Prepare(1, 0, bytes([k]) * 32, 3)) for k in range(2)]
+    proof = bench.rules.unsigned(Evidence(1, *two))
+    bench.act(0, Persist(proof))
+    bench.act(2, Persist(proof))
+    bench.observer.evidence.ask(1)
+    with bench.breaks("handed-on"):
+        bench.observer.finish([])
+    bench.act(1, Persist(proof))
+    bench.observer.finish([])
+
+
 def test_progress_in_views(bench: Bench) -> None:
     bench.observer.max_views = 3
     bench.say(0, ViewChange(1, 7, 0, None, None))

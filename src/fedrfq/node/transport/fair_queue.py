@@ -13,8 +13,8 @@ from fedrfq.consensus.events import Event
 
 # Room for what an honest peer sends while this process is busy: a server its proposals, lists and
 # votes, a client one upload a round and a few questions.
-_MAX_SERVER_BYTES = 64 << 20
-_MAX_CLIENT_BYTES = 256 << 10
+MAX_SERVER_BYTES = 64 << 20
+MAX_CLIENT_BYTES = 256 << 10
 # What a peer may spend in a turn. A larger frame has to wait for several: the larger it is, the
 # longer it takes to decode and check.
 TURN_BYTES = 16 << 10
@@ -50,8 +50,8 @@ class FairQueue:
 
     def _max_bytes(self, peer: int) -> int:
         if peer >= 0 or peer in self._couriers:
-            return _MAX_SERVER_BYTES
-        return _MAX_CLIENT_BYTES
+            return MAX_SERVER_BYTES
+        return MAX_CLIENT_BYTES
 
     def take(self) -> tuple[int, Event | bytes]:
         """Remove and return the next item that a peer's turn is enough for, with the peer."""

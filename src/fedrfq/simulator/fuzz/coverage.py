@@ -54,7 +54,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
         "view changes",
         "prepared values carried over",
     ),
-    "evidence": tuple(f"evidence of two {kinds}" for kinds in _EVIDENCE),
+    "evidence": (*(f"evidence of two {kinds}" for kinds in _EVIDENCE), "proofs handed on"),
     "catching up": ("catch-ups", "fetches", "waits for clients", "outcomes fetched by clients"),
     "changes of the federation": ("change proposals that count", "run over"),
     "refused": ("weak key refused", *(f"ignored: {why}" for why in _IGNORED)),

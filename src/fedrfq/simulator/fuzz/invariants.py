@@ -3,6 +3,7 @@
 - agreement, certificate, validity, union, censorship: see `decision_invariants`;
 - double-sign, left-view, durability, promise, leader, over: see `signing_invariants`;
 - accusation: no honest party is accused, and evidence proves itself;
+- handed-on: see `evidence_invariants`;
 - progress: once the network is calm, views and time are bounded;
 - bounded: a server holds no more messages than the numbers of servers and clients allow, and no
   more bytes, in memory and in its log, than honest messages take (see `storage_bounds`);
@@ -27,12 +28,15 @@ from fedrfq.consensus.events import (
     Send,
     Start,
 )
+from fedrfq.consensus.evidence import offence
 from fedrfq.consensus.messages import (
     Cert,
     ChangeProposal,
     Evidence,
     Fetch,
     Message,
+    Part,
+    PartKind,
     PrePrepare,
     Receipt,
     Upload,
@@ -42,6 +46,7 @@ from fedrfq.consensus.messages import (
 )
 from fedrfq.consensus.roster import Roster
 from fedrfq.simulator.fuzz.decision_invariants import DecisionHistory
+from fedrfq.simulator.fuzz.evidence_invariants import EvidenceHistory
 from fedrfq.simulator.fuzz.held_messages import messages_held
 from fedrfq.simulator.fuzz.observed import OmniscientView
 from fedrfq.simulator.fuzz.signing_invariants import SigningHistory
@@ -66,6 +71,7 @@ INVARIANTS = (
     "leader",
     "over",
     "accusation",
+    "handed-on",
     "progress",
     "bounded",
     "exception",
@@ -91,6 +97,7 @@ class Observer:
         self.seen = OmniscientView(roster, honest)
         self.chain = DecisionHistory(self.seen, application, application.start(), round_)
         self.signing = {party: SigningHistory(self.seen, party) for party in self.seen.honest}
+        self.evidence = EvidenceHistory(party for party in self.seen.honest if party >= 0)
         self.exercised: Counter[str] = Counter()
         self.calm: Callable[[], bool] = lambda: False
         self.max_views = _UNBOUNDED
@@ -108,8 +115,14 @@ class Observer:
         servers = [party for party in self.seen.honest if party >= 0]
         self.logs = {server: LogGrowth(bounds, server) for server in servers}
 
+    def crashed(self, party: int) -> None:
+        """Note that an honest party has crashed."""
+        if party >= 0:
+            self.evidence.leave(party)
+
     def forgot(self, party: int) -> None:
         """Note that an honest server has lost its log."""
+        self.evidence.forget(party)
         if party in self.logs:
             self.logs[party].forget()
         self.signing[party].forget()
@@ -124,6 +137,10 @@ class Observer:
             self._note_local_event(node, event)
         elif type(event.message.body) is ViewChange:
             self._note_view_change(node, event.message.body)
+        elif type(event.message.body) is Cert:
+            self._note_catching_up(node, actions)
+        elif type(event.message.body) is Part:
+            self._note_handed_on(event.peer, event.message.body, actions)
         if actions:
             history = self.signing[node.party]
             for action in actions:
@@ -135,6 +152,8 @@ class Observer:
         """Count what a server holds at every few of its timers; at every message would be slow."""
         # A server that restarts has forgotten which views it was asked for.
         if type(event) is Start:
+            if self.evidence.come_back(node.party):
+                self._note_return(node)
             self._asked.pop(node.party, None)
             if node.party in self.logs:
                 self.logs[node.party].restart()
@@ -142,6 +161,32 @@ class Observer:
             self._local_events[node.party] += 1
             if self._local_events[node.party] % _CHECK_EVERY == 0:
                 self.check_held(node)
+
+    def _note_return(self, node: SimulatedParty) -> None:
+        """Expect who restarts to ask for evidence, unless it looks like a first start.
+
+        So it does where a server has signed nothing yet, and knows no round that is decided.
+        """
+        said = any(m.author == node.party or type(m.body) is Cert for m in node.log)
+        if said and self.calm():
+            self.evidence.ask(node.party)
+
+    def _note_catching_up(self, node: SimulatedParty, actions: Sequence[Action]) -> None:
+        """Expect who has caught up to ask for evidence: who last decided by others' certificate.
+
+        After some certificates a server decides the next round by votes that it has kept.
+        """
+        if node.party < 0 or not self.calm():
+            return
+        machine: Any = node.machine
+        decided = sum(type(action) is Decided for action in actions)
+        if decided == 1 and machine.round >= machine.certificates.highest_round_heard:
+            self.evidence.ask(node.party)
+
+    def _note_handed_on(self, peer: int, part: Part, actions: Sequence[Action]) -> None:
+        if part.what is PartKind.EVIDENCE and peer in self.seen.honest:
+            accused = sum(type(action) is Accused for action in actions)
+            self.exercised["proofs handed on"] += accused
 
     def _overhear(self, party: int, actions: Sequence[Action]) -> None:
         """Note what a faulty party says: it is not judged, but the honest may decide on it."""
@@ -155,6 +200,8 @@ class Observer:
         body = action.message.body
         if history.party in self.logs:
             self.logs[history.party].persist(message)
+        if type(body) is Evidence:
+            self.evidence.learn(history.party, offence(body))
         if message.author != history.party:
             # Of others' messages only uploads matter: receipts promise that they are durable.
             if type(body) is Upload:
@@ -266,9 +313,10 @@ class Observer:
             self.logs[node.party].check_memory(machine.round, messages)
 
     def finish(self, nodes: Iterable[SimulatedParty]) -> None:
-        """Judge what can only be judged at the end: late lists, and what everyone still holds."""
+        """Judge what can only be judged at the end: what was left out, missed or is still held."""
         for round_ in self.chain.sets:
             self.chain.check_censorship(round_)
+        self.evidence.finish()
         for node in nodes:
             if node.honest and node.party >= 0:
                 self.check_held(node)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from fedrfq.consensus.client import Client
 from fedrfq.consensus.compaction import compacted
 from fedrfq.consensus.events import Decided, LeftOut, Propose, Submit
+from fedrfq.consensus.evidence import max_proofs
 from fedrfq.consensus.messages import Message, PartKind, Prepare, Upload, UploadList
 from fedrfq.consensus.rejoin import lost_log_mark
 from fedrfq.consensus.replica import Replica
@@ -261,7 +262,20 @@ class ScheduleRun:
                 "progress",
                 f"{sorted(self.waiting)} not done at {world.now} ms, after {world.events} events",
             )
+        self._wait_for_evidence()
         self.observer.finish(world.nodes.values())
+
+    def _wait_for_evidence(self) -> None:
+        """Go on until all evidence is handed on that should be, or for as long as it may take."""
+        world = self.world
+        until_ms = world.now
+        # A question and its answer for each proof, and a last question.
+        for _ in range(1 + max_proofs(self.roster)):
+            if not self.observer.evidence.missed():
+                return
+            until_ms += 2 * self.schedule.links.slow_ms
+            world.done = False
+            world.run(until_ms, 2 * _MAX_EVENTS)
 
     def _train(self, party: int, round_: int) -> None:
         """Submit new content after a while; who trains again after a crash gets another result."""
@@ -301,6 +315,7 @@ class ScheduleRun:
 
     def _on_crash(self, node: SimulatedParty, crash: Crash) -> list[Message]:
         """Return what is left of a log: the mark that it is lost, all of it, or its compaction."""
+        self.observer.crashed(node.party)
         if crash.forgets:
             self.world.counts["logs lost"] += 1
             self.observer.forgot(node.party)

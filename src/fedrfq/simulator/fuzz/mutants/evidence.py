@@ -1,9 +1,9 @@
-"""Mutants for which the evidence that a liar gives against itself is a weapon."""
+"""Mutants for which evidence is a weapon of liars, and mutants that do not hand it on."""
 
 from __future__ import annotations
 
 from fedrfq.consensus.evidence import Proofs
-from fedrfq.consensus.messages import Evidence, Message
+from fedrfq.consensus.messages import Evidence, Fetch, Message
 from fedrfq.consensus.replica import Replica
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
 
@@ -38,3 +38,25 @@ class KeepsLargeEvidence(Replica):
     """A server keeps evidence and early messages of any size."""
 
     make_proofs = _AnySize
+
+
+@breaks("handed-on")
+class NeverAsks(Replica):
+    """A server that was away does not ask for the evidence that it has missed."""
+
+    def ask_for_evidence(self) -> None:
+        pass
+
+
+class _Silent(Proofs):
+    """Answers no questions."""
+
+    def answer(self, question: Fetch) -> Message | None:
+        return None
+
+
+@breaks("handed-on")
+class HandsOnNothing(Replica):
+    """A server shows its evidence to nobody who asks for it."""
+
+    make_proofs = _Silent
