@@ -13,7 +13,7 @@ from fedrfq.files.strict_json import from_json
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.prototypes.fixed_point import MAX_COUNT
 
-# A loss may grow to 3.4e38, the largest float32, and fall again. A number far larger would break the
+# A loss may grow to 3.4e38, the largest float32, and fall again. What is far larger would break the
 # axes of a figure.
 _MAX_NUMBER = 1e39
 
