@@ -19,7 +19,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
@@ -213,7 +212,7 @@ def main() -> None:
     result = {"settings": SETTINGS, "rows": rows, "cpu_seconds": seconds, **here()}
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        args.out.write_text(json.dumps(result, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
