@@ -22,11 +22,17 @@ from fedrfq.files.drawing import pyplot
 PANELS = {
     "MNIST, 3 ± 2 classes, random filters": ("open/mnist",),
     "FEMNIST, 20 ± 5 classes, 20 shots, random filters": ("open/femnist",),
-    "CIFAR-10, 3 ± 1 classes, ResNet18 at 128×128, mirrored": (
+    "CIFAR-10, 3 ± 1 classes, ResNet18, mirrored": (
         "open/cifar10-mirrored",
         "open/cifar10-methods",
         "variant/cifar10",
     ),
+}
+# By what the names of a map's rows begin with, how its series is called and drawn.
+SERIES = {
+    "local + ": ("one exchange on a public map, beside Local", "C3", "o"),
+    "local + 128×128 mirrored, ": ("one exchange, images at 128×128", "C3", "o"),
+    "local + 224×224 mirrored, ": ("one exchange, images at 224×224", "C1", "s"),
 }
 # By the name of a row, its label: the rows that are drawn.
 METHODS = {
@@ -65,6 +71,18 @@ def points(rows: dict[str, Any], names: dict[str, str], prefix: str = "") -> lis
     return sorted(found, key=lambda point: point[1])
 
 
+def plot(
+    axes: Any, found: list[Any], label: str, colour: str, mark: str, *, named: bool = True
+) -> None:
+    """Draw points into a panel, with their names if they are not those of points beside them."""
+    _, sizes, means, spreads = zip(*found, strict=True)
+    axes.errorbar(sizes, means, spreads, fmt=mark, color=colour, label=label, capsize=3)
+    for i, (name, size, mean, _) in enumerate(found if named else ()):
+        # Above and below in turn, as neighbours are often near each other.
+        place, side = ((4, 8), "right") if i % 2 == 0 else ((-4, -16), "left")
+        axes.annotate(name, (size, mean), xytext=place, textcoords="offset points", ha=side)
+
+
 def draw(folder: Path) -> bytes:
     """Return the picture, as PNG."""
     plt = pyplot()
@@ -73,18 +91,10 @@ def draw(folder: Path) -> bytes:
         rows: dict[str, Any] = {}
         for name in reversed(files):
             rows |= json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))["rows"]
-        prefix = "local + 128×128 mirrored, " if "mirrored" in title else "local + "
-        series = (
-            ("trained models and prototypes", "C0", points(rows, METHODS)),
-            ("one exchange on a public map, beside Local", "C3", points(rows, MAPS, prefix)),
-        )
-        for label, colour, found in series:
-            _, sizes, means, spreads = zip(*found, strict=True)
-            axes.errorbar(sizes, means, spreads, fmt="o", color=colour, label=label, capsize=3)
-            for i, (name, size, mean, _) in enumerate(found):
-                # Above and below in turn, as neighbours are often near each other.
-                place, side = ((4, 8), "right") if i % 2 == 0 else ((-4, -16), "left")
-                axes.annotate(name, (size, mean), xytext=place, textcoords="offset points", ha=side)
+        plot(axes, points(rows, METHODS), "trained models and prototypes", "C0", "o")
+        series = [prefix for prefix in SERIES if prefix + "means, 8 bits" in rows]
+        for i, prefix in enumerate(series):
+            plot(axes, points(rows, MAPS, prefix), *SERIES[prefix], named=i == 0)
         axes.set_xscale("log")
         axes.set(
             title=title, xlabel=f"bytes of one client, both ways, whole run ({_NOTHING}: none)"
@@ -94,6 +104,7 @@ def draw(folder: Path) -> bytes:
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("accuracy on all classes, % (± deviation over seeds)")
     panels[0].legend(loc="lower right")
+    panels[-1].legend(loc="lower right")
     picture = io.BytesIO()
     figure.savefig(picture, dpi=110, format="png")
     plt.close(figure)

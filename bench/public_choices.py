@@ -4,8 +4,9 @@
   for 20 rounds, as in examples/open.toml.
 - `shrinkage`: how far LDA's covariance is shrunk, the client's own or the federation's; no model
   is trained.
-- `doubt`: the supposed samples that keep the temperature from being too sure, for few training
-  samples a class; no model is trained.
+- `doubt`: the supposed samples that keep the temperature from being too sure, by training samples
+  a class, with the temperature fitted leaving one sample out, and without; no model is trained.
+  Mirrored digits make no sense, but show what a mirrored map does to calibration.
 
 Accuracies and calibration errors (ECE) are in percent, means over clients and seeds, which are
 seeds that no study uses. Test samples take no part.
@@ -18,17 +19,21 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
+from torch import Tensor
 
+import fedrfq
 from fedrfq import data
 from fedrfq.experiment import Experiment, from_table
 from fedrfq.learning.all_classes import CommonFigures
-from fedrfq.learning.public import classifier, combination
+from fedrfq.learning.public import classifier, combination, temperature
 from fedrfq.learning.round_loop import LoopState, RoundLoop
+from fedrfq.models.public_maps import RandomMap
 from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.robust.aggregation import combine
 
@@ -36,13 +41,25 @@ SEEDS = range(100, 105)
 HEAD_WEIGHTS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0)
 OWN_SHRINKAGES = (0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0)
 FEDERATION_SHRINKAGES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
-DOUBTS = (0.0, 0.5, 1.0, 2.0, 4.0)
-# Of 20 samples a class; the others are held back.
-TRAINING_SAMPLES = (1, 2, 3, 5, 10, 16)
+DOUBTS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
+# By training samples a class, the samples of which they are a part; the others are held back.
+TRAINING_SAMPLES = {1: 20, 2: 20, 3: 20, 5: 20, 10: 20, 16: 20, 40: 50, 80: 100}
 STATISTICS: dict[str, dict[str, Any]] = {
     "means": {"name": "random"},
     "second moments": {"name": "random", "moments": "full", "bits": 16},
 }
+
+
+@fedrfq.register("public-map", "mirrored")
+@dataclass(frozen=True)
+class Mirrored(RandomMap):
+    """The mean of an image's vector and its mirror image's."""
+
+    def fingerprint(self) -> str:
+        return f"{super().fingerprint()}.mirrored"
+
+    def raw(self, pixels_NCHW: Tensor) -> Tensor:
+        return (super().raw(pixels_NCHW) + super().raw(pixels_NCHW.flip(-1))) / 2
 
 
 def experiments(public: dict[str, Any], **changes: Any) -> list[Experiment]:
@@ -111,17 +128,29 @@ def shrinkages(public: dict[str, Any], tried: Sequence[float]) -> dict[str, dict
 def doubts(public: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Return the public classifier's calibration errors, by training samples a class and doubt."""
     rows = {}
-    for samples in TRAINING_SAMPLES:
-        changed = experiments(public, partition={"shots": 20}, validation=1 - samples / 20)
+    for samples, shots in TRAINING_SAMPLES.items():
+        partition = {"shots": shots, "share": shots > 20}
+        changed = experiments(public, partition=partition, validation=1 - samples / shots)
         loop = RoundLoop(changed, data.load("mnist5k"), torch.device("cpu"))
         row = {}
-        for doubt in DOUBTS:
-            classifier._DOUBT = doubt
-            # The classifiers are kept, with the temperature that they were made with.
-            loop.public.__dict__.pop("exchanges", None)
-            row[f"{doubt:g}"] = means(figures(loop, loop.start()), "public_")["ece"]
+        for way, gained in (("all samples", nothing_gained), ("one left out", temperature.unseen)):
+            classifier.unseen = gained  # type: ignore[attr-defined]
+            for doubt in DOUBTS:
+                temperature._DOUBT = doubt
+                # The classifiers are kept, with the temperature that they were made with.
+                loop.public.__dict__.pop("exchanges", None)
+                error = means(figures(loop, loop.start()), "public_")["ece"]
+                row[f"{way}, {doubt:g}"] = error
         rows[str(samples)] = row
+        print(public, samples, row, flush=True)
     return rows
+
+
+def nothing_gained(
+    covariance_VV: Tensor, share: float, means_JV: Tensor, z_NV: Tensor, y_N: Tensor
+) -> Tensor:
+    """Stand in for `unseen`: the temperature is fitted to samples that the covariance has seen."""
+    return z_NV.new_zeros(len(z_NV), len(means_JV), dtype=torch.float64)
 
 
 def main() -> None:
@@ -136,7 +165,8 @@ def main() -> None:
         "second moments": shrinkages(STATISTICS["second moments"], FEDERATION_SHRINKAGES),
     }
     result["doubt, ECE by training samples a class"] = {
-        name: doubts(map_) for name, map_ in STATISTICS.items()
+        name: doubts(map_)
+        for name, map_ in {**STATISTICS, "mirrored": {"name": "mirrored"}}.items()
     }
     text = json.dumps(result, indent=2)
     print(text)

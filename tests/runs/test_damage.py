@@ -1,6 +1,7 @@
 """Damaged files and wrong settings: one line says what to do, and nothing is lost."""
 
 import hashlib
+import re
 import resource
 import subprocess
 
@@ -152,6 +153,14 @@ def test_records_shorter_than_the_checkpoint_are_refused(whole, tmp_path):
     kept = "".join(line + "\n" for line in (whole / "rounds.jsonl").read_text().splitlines()[:4])
     done = fedrfq("resume", damaged(whole, tmp_path, "rounds.jsonl", kept), expect=2)
     assert "records of 4 rounds but a checkpoint of round 8" in done.stderr
+
+
+def test_a_loss_may_be_as_large_as_a_float32_and_no_larger(whole, tmp_path):
+    """Training with a large λ may reach such losses and recover: the run is not damaged."""
+    for loss, code in (("3.4e38", 0), ("3.4e39", 2)):
+        text = re.sub(r'"loss": [0-9.e-]+', f'"loss": {loss}', (whole / "rounds.jsonl").read_text())
+        done = fedrfq("resume", damaged(whole, tmp_path / loss, "rounds.jsonl", text), expect=code)
+        assert ("loss is not float" in done.stderr) == bool(code)
 
 
 def test_a_truncated_checkpoint_and_foreign_files(whole, tmp_path):

@@ -13,8 +13,9 @@ from fedrfq.files.strict_json import from_json
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.prototypes.fixed_point import MAX_COUNT
 
-# No number of a record comes near this; a larger one would break the axes of a figure.
-_MAX_NUMBER = 1e18
+# A loss may grow to 3.4e38, the largest float32, and fall again. What is far larger would break the
+# axes of a figure.
+_MAX_NUMBER = 1e39
 
 
 def parsed(path: Path, lines: Sequence[str]) -> list[RoundRecord]:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedrfq.learning.public.classifier import CertifiedStatistics, classifier
+from fedrfq.learning.public.classifier import CertifiedStatistics, _covariance, classifier
 from fedrfq.learning.public.combination import UNKNOWN, answers, combined
+from fedrfq.learning.public.temperature import temperature, unseen
 from fedrfq.models.public_maps import RandomMap
-from fedrfq.prototypes.class_statistics import packed
+from fedrfq.prototypes.class_statistics import class_rows, covariance, packed
 from fedrfq.prototypes.fixed_point import FRACTION_BITS, Globals
 
 NEAREST = RandomMap(classifier="nearest")
@@ -75,13 +76,54 @@ def test_confidence_follows_the_clients_own_samples() -> None:
 
 @pytest.mark.parametrize("samples", [2, 6, 18])
 def test_few_samples_do_not_make_the_classifier_certain(samples: int) -> None:
-    """Where N samples are all told apart and half a sample more is not, it is N / (N + ½) sure."""
+    """Where N samples are told apart and a tenth of one more is not, it is N / (N + 0.1) sure."""
     known = _known(torch.tensor([[1.0, 0.0], [0.0, 1.0], [9.0, 9.0]]), [True, True, False])
     own = torch.eye(2).repeat(samples // 2, 1)
     made = classifier(NEAREST, known, own, torch.arange(samples) % 2)
     chance = float(made.log_probabilities(torch.tensor([[1.0, 0.0]])).exp().max())
     # Temperatures are tried in steps of a fifth.
-    assert chance == pytest.approx(samples / (samples + 0.5), abs=0.03)
+    assert chance == pytest.approx(samples / (samples + 0.1), abs=0.03)
+
+
+def _few_samples(values: int = 30) -> tuple[CertifiedStatistics, torch.Tensor, torch.Tensor]:
+    """Two classes that overlap, ten samples of each, and more values than samples."""
+    rng = torch.Generator().manual_seed(0)
+    means_JV = torch.zeros(2, values)
+    means_JV[1, 0] = 1
+    labels_N = torch.arange(20) % 2
+    samples_NV = means_JV[labels_N] + torch.randn(20, values, generator=rng) / 2
+    return _known(means_JV, [True, True]), samples_NV, labels_N
+
+
+def test_without_a_sample_its_scores_are_those_of_the_other_samples_covariance() -> None:
+    known, z_NV, y_N = _few_samples()
+    shrunk = RandomMap(shrinkage=0.5)
+    covariance_VV, own = _covariance(shrunk, known, z_NV, y_N)
+    gained_NJ = unseen(covariance_VV, own, known.means_JV, z_NV, y_N)
+    _, all_JV = class_rows(z_NV, y_N, 2)
+    seen_VV = own * covariance(z_NV, y_N, all_JV)
+    for i in range(len(y_N)):
+        others = torch.arange(len(y_N)) != i
+        _, own_JV = class_rows(z_NV[others], y_N[others], 2)
+        # The sum over 19 samples in place of that over 20, by the same divisor.
+        rest_VV = own * covariance(z_NV[others], y_N[others], own_JV) * 19 / 20
+        weights = [
+            torch.linalg.solve(matrix_VV, known.means_JV.mT)
+            for matrix_VV in (covariance_VV - seen_VV + rest_VV, covariance_VV)
+        ]
+        left_J, with_J = (
+            z_NV[i].double() @ weight_VJ - (known.means_JV.mT * weight_VJ).sum(0) / 2
+            for weight_VJ in weights
+        )
+        assert torch.allclose(gained_NJ[i], left_J - with_J)
+
+
+def test_the_classifier_is_no_surer_for_having_seen_its_own_samples() -> None:
+    """A covariance of few samples fits these better than others: it must not count as certainty."""
+    known, z_NV, y_N = _few_samples()
+    made = classifier(RandomMap(shrinkage=0.1), known, z_NV, y_N)
+    scores_NJ = z_NV.double() @ made.weight_VJ + made.bias_J
+    assert made.temperature > 1.5 * temperature(scores_NJ, y_N, known.present_J)
 
 
 def _chances(*rows: list[float]) -> torch.Tensor:

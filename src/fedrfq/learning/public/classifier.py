@@ -6,8 +6,7 @@ exchanged and otherwise the client's own. It is shrunk toward a multiple of the 
 is estimated from fewer samples than it has values: with a shrinkage of 1, LDA is the nearest mean.
 Where the means have noise for privacy, it is taken out of them first as far as it can be told.
 
-How sure the classifier is (its temperature) is fitted on the client's own training samples, with
-some doubt added: few samples that are all recognised do not make it certain.
+How sure the classifier is (its temperature) is fitted on the client's own training samples.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedrfq.learning.public.denoised_means import denoised
+from fedrfq.learning.public.temperature import temperature, unseen
 from fedrfq.models.public_maps import PublicMap
 from fedrfq.prototypes.class_statistics import class_rows, covariance, unpacked
 from fedrfq.prototypes.fixed_point import Globals
@@ -26,11 +26,6 @@ from fedrfq.prototypes.fixed_point import Globals
 # a client's own is of tens or hundreds.
 _FEDERATION_SHRINKAGE = 0.2
 _OWN_SHRINKAGE = 0.8
-# Temperatures that are tried, from very sure to very unsure.
-_TEMPERATURES: tuple[float, ...] = tuple(2.0 ** (step / 4) for step in range(-8, 33))
-# How many samples are supposed to be mistaken, besides the client's own. With 1 to 16 samples a
-# class this had the smallest calibration error on samples held back, 2 one of up to 39 points.
-_DOUBT = 0.5
 # The log-probability of a class of which nothing is known; unlike −∞ it gives no NaN.
 _ABSENT = -1e9
 
@@ -53,9 +48,14 @@ def classifier(
     map_: PublicMap, known: CertifiedStatistics, z_NV: Tensor, y_N: Tensor
 ) -> PublicClassifier:
     """Return a client's classifier, given what was certified and its own training samples."""
-    weight_VJ, bias_J = _discriminant(map_, known, z_NV, y_N)
+    means_JV = _means(known, z_NV, y_N)
+    covariance_VV, own = _covariance(map_, known, z_NV, y_N)
+    weight_VJ, bias_J = _discriminant(means_JV, covariance_VV, known.present_J)
     scores_NJ = _scores(weight_VJ, bias_J, z_NV)
-    return PublicClassifier(weight_VJ, bias_J, _temperature(scores_NJ, y_N, known.present_J))
+    if own:
+        gained_NJ = unseen(covariance_VV, own, means_JV, z_NV, y_N)
+        scores_NJ += gained_NJ * known.present_J
+    return PublicClassifier(weight_VJ, bias_J, temperature(scores_NJ, y_N, known.present_J))
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,11 @@ class CertifiedStatistics:
 
 
 def _discriminant(
-    map_: PublicMap, known: CertifiedStatistics, z_NV: Tensor, y_N: Tensor
+    means_JV: Tensor, covariance_VV: Tensor, present_J: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the weights and biases of linear scores; of unknown classes nothing is expected."""
-    means_JV = _means(known, z_NV, y_N)
-    covariance_VV = _covariance(map_, known, z_NV, y_N)
     weight_VJ = torch.linalg.solve(covariance_VV, means_JV.mT)
     bias_J = -0.5 * (means_JV.mT * weight_VJ).sum(0)
-    present_J = known.present_J
     return weight_VJ * present_J, bias_J.where(present_J, _ABSENT)
 
 
@@ -108,22 +105,29 @@ def _scores(weight_VJ: Tensor, bias_J: Tensor, z_NV: Tensor) -> Tensor:
     return z_NV.double() @ weight_VJ + bias_J
 
 
-def _covariance(map_: PublicMap, known: CertifiedStatistics, z_NV: Tensor, y_N: Tensor) -> Tensor:
-    """Return the covariance of LDA, shrunk so that it can be inverted."""
+def _covariance(
+    map_: PublicMap, known: CertifiedStatistics, z_NV: Tensor, y_N: Tensor
+) -> tuple[Tensor, float]:
+    """Return the covariance of LDA, shrunk so that it can be inverted.
+
+    Return also the weight in it of the client's own covariance.
+    """
     values = z_NV.shape[1]
     identity_VV = torch.eye(values, dtype=torch.float64, device=z_NV.device)
     if map_.classifier == "nearest":
-        return identity_VV
+        return identity_VV, 0.0
     found_VV = known.covariance_VV
     shrinkage = map_.shrinkage or _FEDERATION_SHRINKAGE
+    own = 0.0
     if found_VV is None:
         found_VV = _own_covariance(known, z_NV, y_N)
         shrinkage = map_.shrinkage or _OWN_SHRINKAGE
+        own = 1 - shrinkage
     spread = found_VV.diagonal().mean()
     # One sample a class has no spread at all: the nearest mean is left.
     if not spread > 0:
-        return identity_VV
-    return (1 - shrinkage) * found_VV + shrinkage * spread * identity_VV
+        return identity_VV, 0.0
+    return (1 - shrinkage) * found_VV + shrinkage * spread * identity_VV, own
 
 
 def _own_covariance(known: CertifiedStatistics, z_NV: Tensor, y_N: Tensor) -> Tensor:
@@ -140,25 +144,3 @@ def _nearest_covariance(found_VV: Tensor) -> Tensor:
     values_V, vectors_VV = torch.linalg.eigh(found_VV)
     nearest_VV: Tensor = (vectors_VV * values_V.clamp_min(0)) @ vectors_VV.mT
     return nearest_VV
-
-
-def _temperature(scores_NJ: Tensor, y_N: Tensor, present_J: Tensor) -> float:
-    """Return the temperature under which the client's own samples are most likely.
-
-    `_DOUBT` of a sample is added that looks like the client's and is of another class. The
-    covariance and the means have seen the client's samples and fit them too well; without doubt,
-    three samples that are told apart would make the classifier as sure as can be.
-    """
-    known_N = present_J[y_N]
-    if not known_N.any():
-        return 1.0
-    y_N1 = y_N[known_N][:, None]
-    mistaken = _DOUBT / (len(y_N1) + _DOUBT)
-    # A mistaken sample is of each other class with the same probability.
-    target_NJ = (present_J * mistaken / max(int(present_J.sum()) - 1, 1)).repeat(len(y_N1), 1)
-    target_NJ.scatter_(1, y_N1, 1 - mistaken)
-    likelihoods = []
-    for temperature in _TEMPERATURES:
-        chance_NJ = (scores_NJ[known_N] / temperature).log_softmax(-1)
-        likelihoods.append(float((target_NJ * chance_NJ).sum()))
-    return _TEMPERATURES[likelihoods.index(max(likelihoods))]

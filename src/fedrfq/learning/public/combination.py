@@ -17,7 +17,8 @@ _NEVER = -1e9
 # Classes of which nothing is known on the map lie below it, and all others far above.
 _NOT_ON_MAP = -1e6
 # The weight of the head's word: on samples held back of mnist5k 1/4 is level with the map alone on
-# all classes and best on held ones; 1 is worse by 0.3 points (`results/public/choices.json`).
+# all classes and near the best on held ones; 2 is worse by 0.3 points
+# (`results/public/choices.json`).
 _HEAD_WEIGHT = 0.25
 OWN = "own model"
 PUBLIC = "public map"
