@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from fedrfq import data, experiment
 from fedrfq.data.client_data import ClientData
+from fedrfq.engine.threads import one_thread
 from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.models.fused.layout import ENGINE_LAYOUTS
 from fedrfq.models.stacked import LAYOUTS
@@ -55,6 +56,7 @@ class Round:
         self.state = runs.advance(runs.start())[0]
         self.samples = sum(sum(engine.shares.counts) for engine in runs.engines)
 
+    @one_thread()
     def __call__(self) -> None:
         runs = self.runs
         state = self.state
@@ -173,13 +175,9 @@ def on_cpu(args: argparse.Namespace, console: Console) -> None:
     ours = Round(stacked_runs(1, "cpu", args.data))
     shares = ours.runs.engines[0].shares
 
-    def engine() -> None:
-        torch.set_num_threads(threads)
-        ours()
-
     candidates = {
-        f"engine, {threads} threads": engine,
-        f"engine, layer by layer, {threads} threads": layer_by_layer(engine),
+        f"engine, {threads} threads": ours,
+        f"engine, layer by layer, {threads} threads": layer_by_layer(ours),
     }
     for used in sorted({1, threads}):
         candidates[f"plain loop, {used} threads"] = plain_loop(shares, used)
