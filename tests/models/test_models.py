@@ -24,6 +24,7 @@ from fedrfq.models.stacked import (
     Params,
     TrainingStep,
     batch_norm,
+    linear,
     stack,
     trained,
 )
@@ -119,6 +120,22 @@ def test_max_pool(layout: Layout, kernel: int, stride: int, padding: int) -> Non
     assert torch.equal(
         layout.leave(layout.max_pool(layout.enter(x), kernel, stride, padding), 2), expected
     )
+
+
+def test_a_linear_layer_is_each_clients_own() -> None:
+    given = (randn(3, 4, 5), randn(3, 6, 5, seed=2), randn(3, 6, seed=3))
+    leaves = [tensor.requires_grad_() for tensor in given]
+    expected = torch.stack([F.linear(x, w, b) for x, w, b in zip(*given, strict=True)])
+    found = linear(*given)
+    close(found, expected)
+    factor = randn(*found.shape, seed=4)
+    wanted = torch.autograd.grad((expected * factor).sum(), leaves)
+    grads = torch.autograd.grad((found * factor).sum(), leaves)
+    for one, other in zip(grads, wanted, strict=True):
+        close(one, other)
+        # Nothing is left to copy before SGD's step.
+        assert one.is_contiguous()
+    assert torch.autograd.gradgradcheck(linear, leaves)
 
 
 @LAYOUT

@@ -211,7 +211,28 @@ def linear(x_KBI: Tensor, w_KOI: Tensor, b_KO: Tensor) -> Tensor:
     if x_KBI.is_cuda:
         # The same, such that the weights' gradient is not transposed: copying it takes time.
         return torch.baddbmm(b_KO[..., None], w_KOI, x_KBI.mT).mT
-    return torch.baddbmm(b_KO[:, None], x_KBI, w_KOI.mT)
+    out: Tensor = _Linear.apply(x_KBI, w_KOI, b_KO)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Linear(torch.autograd.Function):
+    """A linear layer whose weights' gradient lies in memory as they do.
+
+    PyTorch's own is transposed, and copying it takes a CPU as long as computing it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_KBI: Tensor, w_KOI: Tensor, b_KO: Tensor) -> Tensor:
+        ctx.save_for_backward(x_KBI, w_KOI)
+        return torch.baddbmm(b_KO[:, None], x_KBI, w_KOI.mT)
+
+    @staticmethod
+    def backward(ctx: Any, grad_KBO: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        x_KBI, w_KOI = ctx.saved_tensors
+        grad_KBI = None
+        if ctx.needs_input_grad[0]:  # not for images
+            grad_KBI = torch.bmm(grad_KBO, w_KOI)
+        return grad_KBI, torch.bmm(grad_KBO.mT, x_KBI), grad_KBO.sum(1)
 
 
 def batch_norm(
