@@ -9,7 +9,6 @@ python bench/frontier.py --out docs/images/frontier.png
 from __future__ import annotations
 
 import argparse
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedrfq.files.atomic import write_atomically
+from fedrfq.files.pictures import png, subplots
 
 PANELS = {
     "MNIST, 3 ± 2 classes, random filters": ("open/mnist",),
@@ -66,13 +66,8 @@ def points(rows: dict[str, Any], names: dict[str, str], prefix: str = "") -> lis
 
 def draw(folder: Path) -> bytes:
     """Return the picture, as PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, panels = plt.subplots(1, len(PANELS), figsize=(16, 5), layout="constrained")
-    for axes, (title, files) in zip(panels, PANELS.items(), strict=True):
+    figure, [grid] = subplots((16, 5), 1, len(PANELS))
+    for axes, (title, files) in zip(grid, PANELS.items(), strict=True):
         rows: dict[str, Any] = {}
         for name in reversed(files):
             rows |= json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))["rows"]
@@ -95,12 +90,9 @@ def draw(folder: Path) -> bytes:
         axes.set_ylim(0, 105)
         axes.margins(x=0.12)
         axes.grid(alpha=0.3)
-    panels[0].set_ylabel("accuracy on all classes, % (± deviation over seeds)")
-    panels[0].legend(loc="lower right")
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=110, format="png")
-    plt.close(figure)
-    return picture.getvalue()
+    grid[0].set_ylabel("accuracy on all classes, % (± deviation over seeds)")
+    grid[0].legend(loc="lower right")
+    return png(figure, dpi=110)
 
 
 def main() -> None:
