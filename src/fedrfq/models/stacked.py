@@ -77,6 +77,9 @@ class Layout(Protocol):
     def leave(self, h: Tensor, clients: int) -> Tensor:
         """Flatten each sample's activations: K × B × features."""
 
+    def linear(self, x_KBI: Tensor, w_KOI: Tensor, b_KO: Tensor) -> Tensor:
+        """Apply each client's linear layer to its samples."""
+
     def stages(self, x_KBCHW: Tensor, chain: Sequence[Stage]) -> Tensor:
         """Apply stages to images one after the other, and flatten: K × B × features."""
 
@@ -112,6 +115,9 @@ class Grouped:
     def leave(self, h: Tensor, clients: int) -> Tensor:
         return h.reshape(h.shape[0], clients, -1).transpose(0, 1)
 
+    def linear(self, x_KBI: Tensor, w_KOI: Tensor, b_KO: Tensor) -> Tensor:
+        return linear(x_KBI, w_KOI, b_KO)
+
     def stages(self, x_KBCHW: Tensor, chain: Sequence[Stage]) -> Tensor:
         return layer_by_layer(self, x_KBCHW, chain)
 
@@ -145,6 +151,9 @@ class Batched:
 
     def leave(self, h: Tensor, clients: int) -> Tensor:
         return h.transpose(1, 2).flatten(2)
+
+    def linear(self, x_KBI: Tensor, w_KOI: Tensor, b_KO: Tensor) -> Tensor:
+        return linear(x_KBI, w_KOI, b_KO)
 
     def stages(self, x_KBCHW: Tensor, chain: Sequence[Stage]) -> Tensor:
         return layer_by_layer(self, x_KBCHW, chain)
@@ -211,28 +220,7 @@ def linear(x_KBI: Tensor, w_KOI: Tensor, b_KO: Tensor) -> Tensor:
     if x_KBI.is_cuda:
         # The same, such that the weights' gradient is not transposed: copying it takes time.
         return torch.baddbmm(b_KO[..., None], w_KOI, x_KBI.mT).mT
-    out: Tensor = _Linear.apply(x_KBI, w_KOI, b_KO)  # type: ignore[no-untyped-call]
-    return out
-
-
-class _Linear(torch.autograd.Function):
-    """A linear layer whose weights' gradient lies in memory as they do.
-
-    PyTorch's own is transposed, and copying it takes a CPU as long as computing it.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x_KBI: Tensor, w_KOI: Tensor, b_KO: Tensor) -> Tensor:
-        ctx.save_for_backward(x_KBI, w_KOI)
-        return torch.baddbmm(b_KO[:, None], x_KBI, w_KOI.mT)
-
-    @staticmethod
-    def backward(ctx: Any, grad_KBO: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        x_KBI, w_KOI = ctx.saved_tensors
-        grad_KBI = None
-        if ctx.needs_input_grad[0]:  # not for images
-            grad_KBI = torch.bmm(grad_KBO, w_KOI)
-        return grad_KBI, torch.bmm(grad_KBO.mT, x_KBI), grad_KBO.sum(1)
+    return torch.baddbmm(b_KO[:, None], x_KBI, w_KOI.mT)
 
 
 def batch_norm(

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedrfq.models.stacked import LAYOUTS, Batched, Grouped, Layout, Stage
+from fedrfq.models.stacked import LAYOUTS, Batched, Grouped, Layout, Stage, linear
 
 # A stage's inputs, outputs, height, width, the side of a filter, and that of a pooling window.
 Shape = tuple[int, int, int, int, int, int]
@@ -55,6 +55,10 @@ MakeKernel = Callable[[torch.dtype, torch.device, Shape], StageKernel]
 
 class FusedOnCPU(Grouped):
     """Stages are computed by kernels in the processor's machine code."""
+
+    def linear(self, x_KBI: Tensor, w_KOI: Tensor, b_KO: Tensor) -> Tensor:
+        out: Tensor = _Linear.apply(x_KBI, w_KOI, b_KO)  # type: ignore[no-untyped-call]
+        return out
 
     def stages(self, x_KBCHW: Tensor, chain: Sequence[Stage]) -> Tensor:
         kernels = _fitting(_for_cpu, x_KBCHW, chain)
@@ -177,3 +181,23 @@ class _FusedStage(torch.autograd.Function):
             *ctx.saved_tensors, grad_out.contiguous(), images=images
         )
         return grad_x, grad_w, grad_b, None, None
+
+
+class _Linear(torch.autograd.Function):
+    """A linear layer whose weights' gradient lies in memory as they do.
+
+    PyTorch's own is transposed, and copying it takes a CPU as long as computing it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_KBI: Tensor, w_KOI: Tensor, b_KO: Tensor) -> Tensor:
+        ctx.save_for_backward(x_KBI, w_KOI)
+        return linear(x_KBI, w_KOI, b_KO)
+
+    @staticmethod
+    def backward(ctx: Any, grad_KBO: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        x_KBI, w_KOI = ctx.saved_tensors
+        grad_KBI = None
+        if ctx.needs_input_grad[0]:  # not for images
+            grad_KBI = torch.bmm(grad_KBO, w_KOI)
+        return grad_KBI, torch.bmm(grad_KBO.mT, x_KBI), grad_KBO.sum(1)
