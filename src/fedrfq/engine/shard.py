@@ -7,6 +7,7 @@ from threading import Event
 
 import torch
 from torch import Tensor
+from torch.optim.sgd import sgd
 
 from fedrfq.data.client_data import ClientData
 from fedrfq.engine.poisson_schedule import poisson_schedule
@@ -194,16 +195,16 @@ def _descend(
     leaves: list[Tensor], grads: list[Tensor], momentum: list[Tensor], train: TrainingOptions
 ) -> None:
     """Take a step of SGD with momentum; all parameters are read and written once."""
-    torch._fused_sgd_(
+    sgd(
         leaves,
         # The kernel takes for granted that all lie in memory alike.
         [grad.contiguous() for grad in grads],
-        momentum if train.momentum > 0 else [],
+        momentum,  # type: ignore[arg-type]
+        fused=True,
         weight_decay=0.0,
         momentum=train.momentum,
         lr=train.lr,
         dampening=0.0,
         nesterov=False,
         maximize=False,
-        is_first_step=False,
     )

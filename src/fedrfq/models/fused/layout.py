@@ -71,9 +71,7 @@ class FusedOnCuda(Batched):
     """Stages are computed by CUDA kernels, where the extra `cuda` is installed."""
 
     def stages(self, x_KBCHW: Tensor, chain: Sequence[Stage]) -> Tensor:
-        kernels = None
-        if _has_cuda_core():
-            kernels = _fitting(_for_cuda, x_KBCHW, chain)
+        kernels = _fitting(_for_cuda, x_KBCHW, chain)
         if kernels is None:
             return super().stages(x_KBCHW, chain)
         return _fused(x_KBCHW, chain, kernels)
@@ -93,16 +91,11 @@ def _for_cpu(dtype: torch.dtype, device: torch.device, shape: Shape) -> StageKer
 def _for_cuda(dtype: torch.dtype, device: torch.device, shape: Shape) -> StageKernel:
     from fedrfq.models.fused.on_cuda import CudaKernel
 
-    return CudaKernel.made(dtype, device, shape)
-
-
-@cache
-def _has_cuda_core() -> bool:
     try:
         import cuda.core  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    except ImportError as error:
+        raise ImportError("to fuse them, pip install 'fedrfq[cuda]'") from error
+    return CudaKernel.made(dtype, device, shape)
 
 
 def _fitting(make: MakeKernel, x: Tensor, chain: Sequence[Stage]) -> list[StageKernel] | None:
