@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedrfq.models.stacked import LAYOUTS, Batched, Grouped, Layout, Stage, linear
+from fedrfq.prototypes.pooling import check_first_derivative
 
 # A stage's inputs, outputs, height, width, the side of a filter, and that of a pooling window.
 Shape = tuple[int, int, int, int, int, int]
@@ -166,8 +167,8 @@ class _FusedStage(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
+        check_first_derivative()
         # The images themselves, the inputs of the first stage, have no gradients.
         images = ctx.needs_input_grad[0]
         grad_w, grad_b, grad_x = ctx.kernel.backward(
