@@ -24,7 +24,6 @@ from unittest import mock
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
@@ -35,7 +34,7 @@ from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.models.fused.layout import ENGINE_LAYOUTS
 from fedrfq.models.stacked import LAYOUTS
 from fedrfq.prototypes.pooling import Pool
-from testbed import arguments, record
+from testbed import arguments, console, record
 
 # Forward and backward pass of the CNN.
 FLOP_PER_SAMPLE = 2.6e6
@@ -261,7 +260,7 @@ def main() -> None:
     parser.add_argument("--data", default="mnist", help="mnist (the default) or mnist5k")
     args = parser.parse_args()
     table, found = {"cpu": on_cpu, "cuda": on_cuda}[args.device](args)
-    Console().print(table)
+    console().print(table)
     load = os.getloadavg()[0]
     record(args.out, {"torch": torch.__version__, "load": load, "repeats": args.repeats, **found})
 

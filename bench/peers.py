@@ -22,7 +22,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
@@ -31,7 +30,7 @@ from fedrfq import data, experiment
 from fedrfq.data.client_data import ClientData
 from fedrfq.engine.threads import threads
 from fedrfq.learning.round_loop import RoundLoop
-from testbed import arguments, record
+from testbed import arguments, console, record
 
 FEATURES = 50
 CLASSES = 10
@@ -180,7 +179,7 @@ def main() -> None:
     for name, one in best.items():
         rate = f"{engine.samples / one.seconds:,.0f}"
         table.add_row(name, f"{one.seconds:.3f}", f"{one.cpu_seconds:.3f}", rate)
-    Console().print(table)
+    console().print(table)
     rows = {name: {"s": one.seconds, "cpu_s": one.cpu_seconds} for name, one in best.items()}
     record(args.out, {"samples": engine.samples, "repeats": args.repeats, "rounds": rows})
 
