@@ -156,7 +156,7 @@ def attacked(behaviour: str, rounds: int) -> Found:
 
 def main() -> None:
     """Run every behaviour, print a table and write the record."""
-    parser = arguments(__doc__, "byzantine.json")
+    parser = arguments(__doc__, "network/byzantine.json")
     parser.add_argument(
         "--behaviours",
         nargs="+",

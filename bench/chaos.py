@@ -422,7 +422,7 @@ async def campaign(
 
 def main() -> None:
     """Run the campaign, print what happened, and fail if anything is wrong."""
-    parser = arguments(__doc__, "chaos.json")
+    parser = arguments(__doc__, "network/chaos.json")
     parser.add_argument(
         "--cycles", type=int, default=1000, help="kills and restarts (default: 1000)"
     )

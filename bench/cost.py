@@ -19,7 +19,7 @@ import torch
 
 from engine import Best, Round
 from fedrfq import data, experiment
-from fedrfq.files.drawing import pyplot
+from fedrfq.files.pictures import subplots
 from fedrfq.learning.round_loop import RoundLoop
 from testbed import arguments, record
 
@@ -47,8 +47,7 @@ def cost(clients: int, runs: int, repeats: int) -> dict[str, Any]:
 
 def drawn(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Draw cost against clients, and against runs."""
-    plt = pyplot()
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    figure, [[left, right]] = subplots((9, 3.6), 1, 2)
     for axes, along, other, label in (
         (left, "clients", "runs", "clients in one run"),
         (right, "runs", "clients", "stacked runs of 20 clients"),

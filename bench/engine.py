@@ -15,23 +15,26 @@ samples; padding does not count.
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 from unittest import mock
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
 from fedrfq import data, experiment
 from fedrfq.data.client_data import ClientData
+from fedrfq.engine.threads import one_thread, threads
 from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.models.fused.layout import ENGINE_LAYOUTS
 from fedrfq.models.stacked import LAYOUTS
 from fedrfq.prototypes.pooling import Pool
+from testbed import arguments, console, record
 
 # Forward and backward pass of the CNN.
 FLOP_PER_SAMPLE = 2.6e6
@@ -55,6 +58,7 @@ class Round:
         self.state = runs.advance(runs.start())[0]
         self.samples = sum(sum(engine.shares.counts) for engine in runs.engines)
 
+    @one_thread()
     def __call__(self) -> None:
         runs = self.runs
         state = self.state
@@ -101,7 +105,7 @@ def stock_epoch(
         optimiser.step()
 
 
-def plain_loop(shares: ClientData, threads: int) -> Callable[[], None]:
+def plain_loop(shares: ClientData) -> Callable[[], None]:
     """Return a function that trains client after client."""
     models = [StockCNN() for _ in shares.counts]
     owned = [shares.index_KN[k, :count] for k, count in enumerate(shares.counts)]
@@ -109,14 +113,13 @@ def plain_loop(shares: ClientData, threads: int) -> Callable[[], None]:
     pool = Pool()
 
     def work() -> None:
-        torch.set_num_threads(threads)
         for model, rows in zip(models, owned, strict=True):
             stock_epoch(model, shares.x[rows], shares.y[rows], 4, globals_JV, pool)
 
     return work
 
 
-def single_model(shares: ClientData, threads: int) -> Callable[[], None]:
+def single_model(shares: ClientData) -> Callable[[], None]:
     """Return a function that trains one model on all samples."""
     model = StockCNN()
     globals_JV = torch.rand(10, 24)
@@ -124,10 +127,19 @@ def single_model(shares: ClientData, threads: int) -> Callable[[], None]:
     rows = torch.cat([shares.index_KN[k, :count] for k, count in enumerate(shares.counts)])
 
     def work() -> None:
-        torch.set_num_threads(threads)
         stock_epoch(model, shares.x[rows], shares.y[rows], 512, globals_JV, pool)
 
     return work
+
+
+def on_threads(number: int, work: Callable[[], None]) -> Callable[[], None]:
+    """Return the work with so many threads."""
+
+    def limited() -> None:
+        with threads(number):
+            work()
+
+    return limited
 
 
 def seconds(work: Callable[[], None]) -> float:
@@ -167,51 +179,59 @@ def matrix_rate() -> float:
     return max(2 * 1024**3 / seconds(lambda: torch.mm(a, a)) for _ in range(20))
 
 
-def on_cpu(args: argparse.Namespace, console: Console) -> None:
-    """Time the engine against the alternatives on the CPU, and print a table."""
-    threads = torch.get_num_threads()
-    ours = Round(stacked_runs(1, "cpu", args.data))
-    shares = ours.runs.engines[0].shares
+def candidates(name: str, cores: int) -> tuple[dict[str, Callable[[], None]], int]:
+    """Return what is compared, with one thread and with all, and the samples of a round."""
+    found: dict[str, Callable[[], None]] = {}
+    samples = 0
+    for used in sorted({1, cores}):
+        # An engine has as many threads as there are when it is made.
+        with threads(used):
+            ours = Round(stacked_runs(1, "cpu", name))
+        shares = ours.runs.engines[0].shares
+        samples = ours.samples
+        works = {
+            "engine": ours,
+            "engine, layer by layer": layer_by_layer(ours),
+            "plain loop": plain_loop(shares),
+            "single model, batch 512": single_model(shares),
+        }
+        for label, work in works.items():
+            found[f"{label}, {used} threads"] = on_threads(used, work)
+    return found, samples
 
-    def engine() -> None:
-        torch.set_num_threads(threads)
-        ours()
 
-    candidates = {
-        f"engine, {threads} threads": engine,
-        f"engine, layer by layer, {threads} threads": layer_by_layer(engine),
-    }
-    for used in sorted({1, threads}):
-        candidates[f"plain loop, {used} threads"] = plain_loop(shares, used)
-        candidates[f"single model, batch 512, {used} threads"] = single_model(shares, used)
-    best = {name: Best() for name in candidates}
+def on_cpu(args: argparse.Namespace) -> tuple[Table, dict[str, Any]]:
+    """Time the engine against the alternatives on the CPU; return a table, and what to record."""
+    works, samples = candidates(args.data, torch.get_num_threads())
+    best = {name: Best() for name in works}
     for _ in range(args.repeats):
-        for name, work in candidates.items():
+        for name, work in works.items():
             best[name].repeat(work)
-    torch.set_num_threads(threads)
-    floor = FLOP_PER_SAMPLE / matrix_rate() * ours.samples
-    loop = min(one.seconds for name, one in best.items() if name.startswith("plain"))
-    title = f"{ours.samples:,} samples per round, best of {args.repeats}"
-    columns = ("candidate", "s per round", "CPU s", "samples/s", "× plain loop")
-    table = Table(*columns, title=title)
-    rows = {name: (one.seconds, f"{one.cpu_seconds:.3f}") for name, one in best.items()}
-    rows["floor: the layers' FLOPs at the matrix rate"] = (floor, "")
-    for name, (took, cpu) in rows.items():
-        rate = f"{ours.samples / took:,.0f}"
-        table.add_row(name, f"{took:.3f}", cpu, rate, f"{loop / took:.2f}")
-    console.print(table)
-
-
-def on_cuda(args: argparse.Namespace, console: Console) -> None:
-    """Time one run and several stacks of runs on the GPU, and print a table."""
-    table = Table(
-        "stacked runs",
-        "100 rounds, s",
-        "ms per round",
-        "samples/s",
-        "GiB",
-        title="training only, after warm-up",
+    loops = [one for name, one in best.items() if name.startswith("plain")]
+    loop = min(one.seconds for one in loops)
+    loop_cpu = min(one.cpu_seconds for one in loops)
+    columns = ("candidate", "s per round", "samples/s", "× plain loop", "CPU s", "× plain loop")
+    table = Table(*columns, title=f"{samples:,} samples per round, best of {args.repeats}")
+    for name, one in best.items():
+        rate = f"{samples / one.seconds:,.0f}"
+        by_cpu = (f"{one.cpu_seconds:.3f}", f"{loop_cpu / one.cpu_seconds:.2f}")
+        table.add_row(name, f"{one.seconds:.3f}", rate, f"{loop / one.seconds:.2f}", *by_cpu)
+    floor = FLOP_PER_SAMPLE / matrix_rate() * samples
+    table.add_row(
+        "floor: the layers' FLOPs at the matrix rate",
+        f"{floor:.3f}",
+        f"{samples / floor:,.0f}",
+        f"{loop / floor:.2f}",
     )
+    rows = {name: {"s": one.seconds, "cpu_s": one.cpu_seconds} for name, one in best.items()}
+    return table, {"samples": samples, "floor_s": floor, "rows": rows}
+
+
+def on_cuda(args: argparse.Namespace) -> tuple[Table, dict[str, Any]]:
+    """Time one run and several stacks of runs on the GPU; return a table, and what to record."""
+    columns = ("stacked runs", "100 rounds, s", "ms per round", "samples/s", "GiB")
+    table = Table(*columns, title="training only, after warm-up")
+    rows = []
     for runs in (1, 5, 30, 100):
         torch.cuda.reset_peak_memory_stats()
         ours = Round(stacked_runs(runs, "cuda", args.data))
@@ -219,32 +239,30 @@ def on_cuda(args: argparse.Namespace, console: Console) -> None:
             ours()
         rounds = 100 if runs == 1 else 5
         took = min(sum(seconds(ours) for _ in range(rounds)) / rounds for _ in range(args.repeats))
-        peak = torch.cuda.max_memory_allocated() / 2**30
+        rate = ours.samples / took
+        gib = torch.cuda.max_memory_allocated() / 2**30
         table.add_row(
-            str(runs),
-            f"{100 * took:.2f}",
-            f"{1e3 * took:.1f}",
-            f"{ours.samples / took:,.0f}",
-            f"{peak:.1f}",
+            str(runs), f"{100 * took:.2f}", f"{1e3 * took:.1f}", f"{rate:,.0f}", f"{gib:.1f}"
         )
+        rows.append({"runs": runs, "s": took, "samples": ours.samples, "gib": gib})
         del ours
         torch.cuda.empty_cache()
-    console.print(table)
+    return table, {"device_name": torch.cuda.get_device_name(), "rows": rows}
 
 
 def main() -> None:
-    """Measure on the chosen device."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Measure on the chosen device, print a table and record it."""
+    parser = arguments(__doc__, "speed/engine.json")
     parser.add_argument(
         "--device", default="cpu", choices=("cpu", "cuda"), help="where to train (default: cpu)"
     )
     parser.add_argument("--repeats", type=int, default=5, help="timed repeats (default: 5)")
     parser.add_argument("--data", default="mnist", help="mnist (the default) or mnist5k")
     args = parser.parse_args()
-    measure = {"cpu": on_cpu, "cuda": on_cuda}[args.device]
-    measure(args, Console())
+    table, found = {"cpu": on_cpu, "cuda": on_cuda}[args.device](args)
+    console().print(table)
+    load = os.getloadavg()[0]
+    record(args.out, {"torch": torch.__version__, "load": load, "repeats": args.repeats, **found})
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from rich.table import Table
 from torch import Tensor
 
 from engine import Round, seconds, stacked_runs
-from fedrfq.engine import engine
+from fedrfq.engine.engine import Engine
 from fedrfq.models.fused.layout import ENGINE_LAYOUTS
 from fedrfq.models.stacked import Batched, Grouped, Layout
 
@@ -48,7 +48,7 @@ def laid_out(layout: Layout, device: str, one_stack: bool = False) -> Callable[[
     everyone = sorted(range(len(counts)), key=lambda k: -counts[k])
     dealing = nullcontext()
     if one_stack:
-        dealing = mock.patch.object(engine, "_dealt", return_value=[everyone])
+        dealing = mock.patch.object(Engine, "_dealt", return_value=[everyone])
 
     def work() -> None:
         with mock.patch.dict(ENGINE_LAYOUTS, {device: layout}), dealing:  # type: ignore[arg-type]

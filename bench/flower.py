@@ -120,7 +120,7 @@ def measured(clients: int, nodes: int, rounds: int, repeats: int) -> dict[str, l
 
 def main() -> None:
     """Measure, print a table, write the record, and fail if ours is not fast enough."""
-    parser = arguments(__doc__, "speed.json")
+    parser = arguments(__doc__, "flower/speed.json")
     parser.set_defaults(out=ROOT / "results" / "flower" / "speed.json")
     parser.add_argument("--clients", type=int, default=100, help="clients (default: 100)")
     parser.add_argument("--nodes", type=int, default=2, help="nodes of our app (default: 2)")

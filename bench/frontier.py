@@ -9,7 +9,6 @@ python bench/frontier.py --out docs/images/frontier.png
 from __future__ import annotations
 
 import argparse
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedrfq.files.atomic import write_atomically
-from fedrfq.files.drawing import pyplot
+from fedrfq.files.pictures import png, subplots
 
 PANELS = {
     "MNIST, 3 ± 2 classes, random filters": ("open/mnist",),
@@ -85,8 +84,7 @@ def plot(
 
 def draw(folder: Path) -> bytes:
     """Return the picture, as PNG."""
-    plt = pyplot()
-    figure, panels = plt.subplots(1, len(PANELS), figsize=(16, 5), layout="constrained")
+    figure, [panels] = subplots((16, 5), 1, len(PANELS))
     for axes, (title, files) in zip(panels, PANELS.items(), strict=True):
         rows: dict[str, Any] = {}
         for name in reversed(files):
@@ -105,10 +103,7 @@ def draw(folder: Path) -> bytes:
     panels[0].set_ylabel("accuracy on all classes, % (± deviation over seeds)")
     panels[0].legend(loc="lower right")
     panels[-1].legend(loc="lower right")
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=110, format="png")
-    plt.close(figure)
-    return picture.getvalue()
+    return png(figure, dpi=110)
 
 
 def main() -> None:

@@ -569,7 +569,7 @@ def fuzz(seeds: Path, home: Path, rng: random.Random, base_bytes: int) -> tuple[
 def _preload() -> None:
     """Import what commands import when they run, so that a forked case starts at once."""
     for name in (
-        "matplotlib.pyplot",
+        "matplotlib.figure",
         "sklearn.metrics",
         "fedrfq.cli.main",
         "fedrfq.report.comparison_page",

@@ -370,7 +370,7 @@ async def _observed(cluster: Cluster, crowd: Crowd, lasts: Callable[[], bool]) -
 
 def main() -> None:
     """Attack a federation, print what was observed, and fail if anything went wrong."""
-    parser = arguments(__doc__, "hostile.json")
+    parser = arguments(__doc__, "network/hostile.json")
     parser.add_argument(
         "--connections", type=int, default=10_000, help="hostile connections (default: 10000)"
     )

@@ -284,7 +284,7 @@ def _compare(
 
 def main() -> None:
     """Measure all settings, print a table and write the record."""
-    parser = arguments(__doc__, "speed.json")
+    parser = arguments(__doc__, "network/speed.json")
     parser.add_argument(
         "--servers",
         type=int,

@@ -22,15 +22,15 @@ from typing import Any
 from unittest import mock
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from engine import Best, Round, StockCNN
+from engine import Best, Round, StockCNN, on_threads
 from fedrfq import data, experiment
 from fedrfq.data.client_data import ClientData
+from fedrfq.engine.threads import threads
 from fedrfq.learning.round_loop import RoundLoop
-from testbed import arguments, record
+from testbed import arguments, console, record
 
 FEATURES = 50
 CLASSES = 10
@@ -151,16 +151,6 @@ def pfllib(path: Path, clients: list[tuple[Tensor, Tensor]]) -> Callable[[], Non
     return work
 
 
-def on_threads(work: Callable[[], None], threads: int) -> Callable[[], None]:
-    """Return the work with so many threads."""
-
-    def limited() -> None:
-        torch.set_num_threads(threads)
-        work()
-
-    return limited
-
-
 def main() -> None:
     """Time those whose code is given, print a table and record it."""
     parser = arguments(__doc__, "speed/peers.json")
@@ -168,28 +158,28 @@ def main() -> None:
     parser.add_argument("--pfllib", type=Path, help="a checkout of PFLlib")
     parser.add_argument("--repeats", type=int, default=3, help="timed repeats (default: 3)")
     args = parser.parse_args()
-    threads = torch.get_num_threads()
-    engine = ours()
-    clients = held(engine.runs.engines[0].shares)
+    clients = held(ours().runs.engines[0].shares)
     candidates: dict[str, Callable[[], None]] = {}
-    for used in sorted({1, threads}):
-        candidates[f"fedrfq, {used} threads"] = on_threads(engine, used)
+    for used in sorted({1, torch.get_num_threads()}):
+        # An engine has as many threads as there are when it is made.
+        with threads(used):
+            engine = ours()
+        works: dict[str, Callable[[], None]] = {"fedrfq": engine}
         if args.fedproto:
-            candidates[f"FedProto, {used} threads"] = on_threads(
-                fedproto(args.fedproto, clients), used
-            )
+            works["FedProto"] = fedproto(args.fedproto, clients)
         if args.pfllib:
-            candidates[f"PFLlib, {used} threads"] = on_threads(pfllib(args.pfllib, clients), used)
+            works["PFLlib"] = pfllib(args.pfllib, clients)
+        for name, work in works.items():
+            candidates[f"{name}, {used} threads"] = on_threads(used, work)
     best = {name: Best() for name in candidates}
     for _ in range(args.repeats):
         for name, work in candidates.items():
             best[name].repeat(work)
-    torch.set_num_threads(threads)
     table = Table("program", "s per round", "CPU s", "samples/s")
     for name, one in best.items():
         rate = f"{engine.samples / one.seconds:,.0f}"
         table.add_row(name, f"{one.seconds:.3f}", f"{one.cpu_seconds:.3f}", rate)
-    Console().print(table)
+    console().print(table)
     rows = {name: {"s": one.seconds, "cpu_s": one.cpu_seconds} for name, one in best.items()}
     record(args.out, {"samples": engine.samples, "repeats": args.repeats, "rounds": rows})
 

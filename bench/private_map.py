@@ -33,7 +33,7 @@ from torch import Tensor
 
 from fedrfq import data
 from fedrfq.data import Dataset
-from fedrfq.files.drawing import pyplot
+from fedrfq.files.pictures import subplots
 from fedrfq.learning.public import denoised_means
 from fedrfq.learning.public.classifier import CertifiedStatistics, classifier
 from fedrfq.learning.public.exchange import public_task
@@ -227,9 +227,8 @@ def shown(title: str, rows: Iterator[tuple[str, dict[str, Any]]]) -> dict[str, A
 
 def picture(paths: Sequence[Path], out: Path) -> None:
     """Draw accuracies against ε from recorded files."""
-    plt = pyplot()
-    figure, axes = plt.subplots(1, len(paths), figsize=(4.4 * len(paths), 3.2), squeeze=False)
-    for axis, path in zip(axes[0], paths, strict=True):
+    figure, [axes] = subplots((4.4 * len(paths), 3.2), 1, len(paths))
+    for axis, path in zip(axes, paths, strict=True):
         recorded = json.loads(path.read_text())
         rows = recorded["maps"]["centred"]
         for way in ("nearest mean", "LDA", "LDA, denoised"):
@@ -250,8 +249,7 @@ def picture(paths: Sequence[Path], out: Path) -> None:
         axis.set_xlabel("ε (δ = 10⁻⁵)")
         axis.set_ylabel("accuracy on all classes, %")
         axis.set_ylim(0, 100)
-    axes[0][0].legend(fontsize=8)
-    figure.tight_layout()
+    axes[0].legend(fontsize=8)
     figure.savefig(out, dpi=90)
 
 

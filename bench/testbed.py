@@ -26,7 +26,7 @@ from fedrfq.node.ops.local_cluster import Cluster
 from fedrfq.node.storage.party_folder import FEDERATION
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "results" / "network"
+RESULTS = ROOT / "results"
 # Columns of a table that is printed to a file.
 _WIDTH = 140
 # As many rounds as nobody will wait for: servers run until they are stopped.

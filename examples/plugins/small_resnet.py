@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 import fedrfq
 from fedrfq.files.options import option
 from fedrfq.models.model import Model, start_conv, start_linear
-from fedrfq.models.stacked import Layout, Params, TrainingStep, linear, mean_pixels
+from fedrfq.models.stacked import Layout, Params, TrainingStep, mean_pixels
 
 
 @fedrfq.register("model", "small-resnet")
@@ -44,7 +44,7 @@ class SmallResNet(Model):
             inner = F.relu(_conv(layout, h, params, f"{block}.a", 1))
             h = F.relu(h + _conv(layout, inner, params, f"{block}.b", 1))
         c_KBD = mean_pixels(layout, h, x_KBCHW.shape[0])
-        return c_KBD, linear(c_KBD, params["fc.weight"], params["fc.bias"])
+        return c_KBD, layout.linear(c_KBD, params["fc.weight"], params["fc.bias"])
 
 
 def _conv(layout: Layout, h: Tensor, params: Params, name: str, stride: int) -> Tensor:

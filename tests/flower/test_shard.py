@@ -13,6 +13,7 @@ import torch
 pytest.importorskip("flwr")
 
 from fedrfq.data import Dataset
+from fedrfq.engine.threads import threads
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.flower import shard
@@ -205,6 +206,34 @@ def test_in_stacks_results_are_close(
         for i, clients in enumerate(programs):
             for name, p in node.models(saved, i).items():
                 assert torch.allclose(p, run[0].state.params[0][name][list(clients)], atol=1e-5)
+
+
+@pytest.mark.parametrize(("alone", "cores"), [(False, 3), (True, 1)])
+def test_its_engines_have_all_cores_and_all_else_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool, cores: int
+) -> None:
+    e = experiment(alone=alone, public={"name": "random", "first": 8, "second": 4}, checkpoint=1)
+    made: list[int] = []
+    used: list[int] = []
+
+    class Engine(shard.Engine):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            made.append(self._cores)
+
+        def features(self, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            used.append(torch.get_num_threads())
+            return super().features(*given)
+
+    monkeypatch.setattr(shard, "Engine", Engine)
+    with threads(3):
+        own = node_of(0, 1, order(e, 0, b"", True, tmp_path)).shard
+        clients = own.programs[0]
+        nothing = Globals.none(10, e.prototype_size())
+        own.train(clients, own.start(clients), 1, nothing)
+        own.test(clients, own.start(clients), nothing, 1)
+    assert set(made) == {cores}
+    assert set(used) == {1}
 
 
 def test_programs_are_as_large_as_memory_allows(

@@ -191,6 +191,14 @@ def test_the_first_of_equal_maxima_gets_the_gradient() -> None:
     assert torch.equal(grad[0, 0, 0], expected)
 
 
+def test_a_stage_has_no_second_derivative_and_says_so() -> None:
+    x = torch.ones(1, 1, 1, 4, 4)
+    w = torch.ones(1, 1, 1, 1, 1).requires_grad_()
+    out = FusedOnCPU().stages(x, [Stage(w, torch.zeros(1, 1), 2)])
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(out.sum(), w, create_graph=True)
+
+
 def test_what_has_no_gradient_is_not_looked_at() -> None:
     """In PyTorch's own layers 0 times what is not a number would not be 0."""
     x = torch.ones(1, 3, 1, 6, 6)

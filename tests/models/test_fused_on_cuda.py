@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -101,23 +102,28 @@ def test_a_tile_is_what_fits_shared_memory() -> None:
 
 
 def test_without_the_extra_layers_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    fused_layout._has_cuda_core.cache_clear()
+    """What would make them faster is said once."""
     monkeypatch.setitem(sys.modules, "cuda.core", None)
+    fused_layout._made.cache_clear()
     x = torch.ones(1, 1, 1, 4, 4)
     stage = Stage(torch.ones(1, 1, 1, 1, 1), torch.zeros(1, 1), 2)
-    assert torch.equal(fused_layout.FusedOnCuda().stages(x, [stage]), torch.ones(1, 1, 4))
-    fused_layout._has_cuda_core.cache_clear()
+    with pytest.warns(UserWarning, match=r"more slowly: .* pip install 'fedrfq\[cuda\]'") as said:
+        found = [fused_layout.FusedOnCuda().stages(x, [stage]) for _ in range(2)]
+    assert len(said) == 1
+    assert all(torch.equal(out, torch.ones(1, 1, 4)) for out in found)
+    fused_layout._made.cache_clear()
 
 
 def test_a_kernel_that_fails_is_said_once_and_layers_are_computed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Here there is no device to ask for its memory."""
-    monkeypatch.setattr(fused_layout, "_has_cuda_core", lambda: True)
+    for name in ("cuda", "cuda.core"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
     fused_layout._made.cache_clear()
     x = torch.ones(1, 1, 1, 4, 4)
     stage = Stage(torch.ones(1, 1, 1, 1, 1), torch.zeros(1, 1), 2)
-    with pytest.warns(UserWarning, match="layer by layer, more slowly: "):
+    with pytest.warns(UserWarning, match="layer by layer, more slowly: the CUDA kernel cannot"):
         found = fused_layout.FusedOnCuda().stages(x, [stage])
     assert torch.equal(found, torch.ones(1, 1, 4))
     fused_layout._made.cache_clear()

@@ -13,6 +13,7 @@ from fedrfq.data import weights
 from fedrfq.errors import UserError
 from fedrfq.models import MODELS
 from fedrfq.models.cnn import CNN
+from fedrfq.models.fused.layout import FusedOnCPU
 from fedrfq.models.mlp import MLP
 from fedrfq.models.model import Model
 from fedrfq.models.resnet18 import ResNet18
@@ -119,6 +120,28 @@ def test_max_pool(layout: Layout, kernel: int, stride: int, padding: int) -> Non
     assert torch.equal(
         layout.leave(layout.max_pool(layout.enter(x), kernel, stride, padding), 2), expected
     )
+
+
+@pytest.mark.parametrize(
+    "layout", [Grouped(), Batched(), FusedOnCPU()], ids=["grouped", "batched", "fused"]
+)
+def test_a_linear_layer_is_each_clients_own(layout: Layout) -> None:
+    given = (randn(3, 4, 5), randn(3, 6, 5, seed=2), randn(3, 6, seed=3))
+    leaves = [tensor.requires_grad_() for tensor in given]
+    expected = torch.stack([F.linear(x, w, b) for x, w, b in zip(*given, strict=True)])
+    found = layout.linear(*given)
+    close(found, expected)
+    upstream = randn(*found.shape, seed=4)
+    wanted = torch.autograd.grad(expected, leaves, upstream)
+    for grad, want in zip(torch.autograd.grad(found, leaves, upstream), wanted, strict=True):
+        close(grad, want)
+    assert torch.autograd.gradgradcheck(layout.linear, leaves)
+
+
+def test_no_gradient_of_a_fused_linear_layer_is_to_be_copied() -> None:
+    leaves = [t.requires_grad_() for t in (randn(3, 4, 5), randn(3, 6, 5), randn(3, 6))]
+    grads = torch.autograd.grad(FusedOnCPU().linear(*leaves).sum(), leaves)
+    assert all(grad.is_contiguous() for grad in grads)
 
 
 @LAYOUT

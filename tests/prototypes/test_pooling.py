@@ -175,6 +175,12 @@ def test_gradcheck(name: str, rows: int, kernel: int, stride: int, d: int) -> No
     )
 
 
+def test_softpool_has_no_second_derivative_and_says_so() -> None:
+    c = values(2, 10).requires_grad_()
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(Pool()(c).sum(), c, create_graph=True)
+
+
 def test_softpool_gradient_of_views_and_of_expanded_gradients() -> None:
     base = values(50, 6).requires_grad_()
     torch.autograd.gradcheck(lambda b: Pool()(b.T), (base,))

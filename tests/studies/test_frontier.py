@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fedrfq.errors import UserError
-from fedrfq.files.drawing import pyplot
+from fedrfq.files.pictures import subplots
 from fedrfq.paper.kinds import plan
 from fedrfq.runs.session import pick_device
 from fedrfq.studies.figure import frontier
@@ -63,12 +63,10 @@ def test_each_method_is_a_point_over_its_bytes(tmp_path: Path) -> None:
     [((100.0, 1e6), "log"), ((0.0, 100.0, 1e6), "symlog"), ((0.0,), "linear")],
 )
 def test_what_costs_nothing_is_on_the_axis_too(places: tuple[float, ...], scale: str) -> None:
-    plt = pyplot()
-    picture, axes = plt.subplots()
+    _, [[axes]] = subplots((4, 3))
     lines = {str(x): points_line({x: 50.0}) for x in places}
     _draw_facet(axes, Facet("", "", "", lines, logarithmic=True), styles(list(lines)))
     assert axes.get_xscale() == scale
-    plt.close(picture)
 
 
 def test_accuracy_on_all_classes_is_the_default_measure() -> None:

@@ -3,7 +3,8 @@
 Clients are sorted by their number of steps, so those still training are always the first rows: a
 step computes just these and pads nothing but the last batch of a client, whose missing samples have
 weight 0. On a CPU the clients are dealt to one thread per core, each with single-threaded kernels
-(clients are independent, so threads have nothing to wait for). On CUDA a step of a given width
+(clients are independent, so threads have nothing to wait for). Their caller's kernels should have
+one thread, too: the others would take the cores from them. On CUDA a step of a given width
 becomes a CUDA graph after its first runs.
 
 The last bits of what a kernel computes depend on the width of the stack and on the number of
@@ -17,8 +18,8 @@ forward pass run, and all that goes in and comes out lies on the CPU, its `home`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import cached_property, partial
 from threading import Event
 from typing import TypeVar
 
@@ -29,6 +30,7 @@ from torch import Tensor
 from fedrfq.data.client_data import ClientData
 from fedrfq.engine.program import Program, TrainingOptions
 from fedrfq.engine.shard import ThreadShard
+from fedrfq.engine.threads import threads
 from fedrfq.errors import UserError
 from fedrfq.methods.method import Guide
 from fedrfq.models.fused.layout import ENGINE_LAYOUTS
@@ -75,6 +77,10 @@ class Engine:
                 f"train.dp_noise is drawn in float64, which {self.device.type} does not know: "
                 "use --device cpu"
             )
+        # Asked now: while it is used, kernels outside of its threads should have one.
+        self._cores = 1
+        if self.device.type == "cpu":
+            self._cores = program.train.cores()
         self._shards: list[ThreadShard] = []
         # Set when the round is interrupted: threads end with their step, not with the round.
         self._stop = Event()
@@ -86,7 +92,7 @@ class Engine:
 
         Return the parameters of all clients, and the losses of those in `who`, in that order.
         """
-        parts = _dealt(who, self.shares, self.device)
+        parts = self._dealt(who, self.shares)
         while len(self._shards) < len(parts):
             self._shards.append(ThreadShard(self.program, self.shares, self.device, self._stop))
 
@@ -97,7 +103,7 @@ class Engine:
             return shard.train(own_params, own_guide, part, keys_K[rows])
 
         jobs = [partial(work, *pair) for pair in zip(self._shards, parts, strict=False)]
-        results = _parallel(jobs, self.device, self._stop)
+        results = self._parallel(jobs)
         trained = {name: p.clone() for name, p in params.items()}
         losses_K3 = torch.zeros(len(self.shares.counts), 3)
         for part, (new, loss_K3) in zip(parts, results, strict=True):
@@ -138,9 +144,9 @@ class Engine:
 
         Rows are padded like those of the data.
         """
-        parts = _dealt(range(len(shares.counts)), shares, self.device)
+        parts = self._dealt(range(len(shares.counts)), shares)
         jobs = [partial(self._forward, params, shares, part) for part in parts]
-        results = _parallel(jobs, self.device, self._stop)
+        results = self._parallel(jobs)
         # Shards hold the clients in another order: this is the way back.
         back = torch.tensor([k for part in parts for k in part], device=self.home).argsort()
         c_KND = torch.cat([c for c, _ in results])[back]
@@ -170,38 +176,48 @@ class Engine:
             slices.append([F.pad(rows.to(self.home), missing) for rows in (c, logits)])
         return torch.cat([c for c, _ in slices], 1), torch.cat([logits for _, logits in slices], 1)
 
+    def _dealt(self, clients: Sequence[int], shares: ClientData) -> list[list[int]]:
+        """Deal clients to shards like cards, most samples first, so that shards are alike.
 
-def _dealt(clients: Sequence[int], shares: ClientData, device: torch.device) -> list[list[int]]:
-    """Deal clients to shards like cards, those with most samples first, so that shards are alike.
+        On a CPU every core has as many shards as any other.
+        """
+        ordered = sorted(clients, key=lambda k: -shares.counts[k])
+        most = _CUDA_CLIENTS
+        if self.device.type == "cpu":
+            most = _CPU_CLIENTS
+        shards = min(self._cores * -(-len(ordered) // (most * self._cores)), len(ordered))
+        return [ordered[i::shards] for i in range(shards)]
 
-    On a CPU every core has as many shards as any other.
-    """
-    ordered = sorted(clients, key=lambda k: -shares.counts[k])
-    cores = 1
-    most = _CUDA_CLIENTS
-    if device.type == "cpu":
-        cores = torch.get_num_threads()
-        most = _CPU_CLIENTS
-    shards = min(cores * -(-len(ordered) // (most * cores)), len(ordered))
-    return [ordered[i::shards] for i in range(shards)]
+    def _parallel(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
+        """Return the jobs' results, in order.
 
+        On a CPU every core runs a thread, with kernels that do not spread further. Those of a
+        single job do.
+        """
+        try:
+            if self._cores > 1 and len(jobs) > 1:
+                return self._in_pool(jobs)
+            with threads(self._cores):
+                return [job() for job in jobs]
+        finally:
+            self._stop.clear()  # whoever asked for an end has it
 
-def _parallel(jobs: Sequence[Callable[[], T]], device: torch.device, stop: Event) -> list[T]:
-    """Return the jobs' results, in order.
+    def _in_pool(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
+        futures = [self._pool.submit(job) for job in jobs]
+        try:
+            # The first that fails, whichever it is, ends the round.
+            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+                future.result()
+            return [future.result() for future in futures]
+        except BaseException:
+            # Nothing may train on after the round has ended: tell the threads to end.
+            self._stop.set()
+            for future in futures:
+                future.cancel()
+            wait(futures)
+            raise
 
-    On a CPU every core runs a thread, with kernels that do not spread further.
-    """
-    try:
-        if device.type != "cpu" or len(jobs) < 2:
-            return [job() for job in jobs]
-        with ThreadPoolExecutor(
-            torch.get_num_threads(), initializer=torch.set_num_threads, initargs=(1,)
-        ) as pool:
-            try:
-                return list(pool.map(lambda job: job(), jobs))
-            except BaseException:
-                # The pool waits for its threads: tell them to end.
-                stop.set()
-                raise
-    finally:
-        stop.clear()  # whoever asked for an end has it
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        """A thread for each core; they end with the engine."""
+        return ThreadPoolExecutor(self._cores, initializer=torch.set_num_threads, initargs=(1,))

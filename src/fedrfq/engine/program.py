@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -67,17 +65,11 @@ class TrainingOptions:
         """Return the steps of so many passes by DP-SGD, the same for every client."""
         return epochs * math.ceil(1 / self.dp_rate)
 
-    @contextmanager
-    def kernels(self) -> Iterator[None]:
-        """Run kernels on one thread inside the block if clients train alone, else on all."""
-        before = torch.get_num_threads()
+    def cores(self) -> int:
+        """Return the cores of this process that a CPU may train on: one for clients alone."""
         if self.alone:
-            torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            if self.alone:
-                torch.set_num_threads(before)
+            return 1
+        return torch.get_num_threads()
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from threading import Event
 
 import torch
 from torch import Tensor
+from torch.optim.sgd import sgd
 
 from fedrfq.data.client_data import ClientData
 from fedrfq.engine.poisson_schedule import poisson_schedule
@@ -19,6 +21,16 @@ from fedrfq.models.stacked import Params, TrainingStep, trained
 _MAX_GRAPHS = 24
 # Steps of one width before it is captured: they also warm up the libraries.
 _EAGER_RUNS = 3
+
+
+@dataclass(frozen=True)
+class _Trainees:
+    """The first clients of a stack: what each step reads and writes, in the stack's memory."""
+
+    params: Params
+    leaves: list[Tensor]  # those that are trained
+    momentum: list[Tensor]
+    guide: Guide
 
 
 class ThreadShard:
@@ -41,6 +53,8 @@ class ThreadShard:
         self.loaded: list[Tensor]
         self.momentum: list[Tensor]
         self.losses_K3: Tensor
+        # The first clients, by their number: many steps have the same.
+        self.trainees: dict[int, _Trainees] = {}
         # The number of the step is a tensor, so that a captured graph can count it.
         self.step_1 = torch.zeros(1, dtype=torch.int64, device=device)
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
@@ -81,6 +95,7 @@ class ThreadShard:
             torch._foreach_zero_([*self.momentum, self.losses_K3, self.step_1])
             return
         self.graphs.clear()
+        self.trainees.clear()
         self.params = params
         self.guide = guide
         self.schedule = steps
@@ -118,31 +133,42 @@ class ThreadShard:
         y_KB = self.samples.y[step.index_KB]
         if step.crop_KB3 is not None and self.samples.black_C is not None:
             x = augmented(x, step.crop_KB3, self.samples.black_C)
-        params = {n: p[:width].detach().requires_grad_(trained(n)) for n, p in self.params.items()}
-        leaves = [p for name, p in params.items() if trained(name)]
-        guide = {name: g[:width] for name, g in self.guide.items()}
+        own = self._first(width)
         if train.private:
-            grads, losses_K3 = private_gradients(self.program, params, x, y_KB, step, guide)
+            grads, losses_K3 = private_gradients(self.program, own.params, x, y_KB, step, own.guide)
         else:
-            grads, losses_K3 = self._gradients(params, x, y_KB, step, guide)
+            grads, losses_K3 = self._gradients(own, x, y_KB, step)
         with torch.no_grad():
-            momentum = [m[:width] for m in self.momentum]
             if step.phase_K2 is None:
-                _descend(leaves, grads, momentum, train)
+                _descend(own.leaves, grads, own.momentum, train)
             else:
-                self._descend_in_phases(leaves, grads, momentum, step.phase_K2)
+                self._descend_in_phases(own.leaves, grads, own.momentum, step.phase_K2)
             self.losses_K3[:width] += losses_K3
             self.step_1 += 1
 
+    def _first(self, width: int) -> _Trainees:
+        """Return the first `width` clients."""
+        if width not in self.trainees:
+            params = {
+                name: p[:width].detach().requires_grad_(trained(name))
+                for name, p in self.params.items()
+            }
+            self.trainees[width] = _Trainees(
+                params,
+                leaves=[p for name, p in params.items() if trained(name)],
+                momentum=[m[:width] for m in self.momentum],
+                guide={name: g[:width] for name, g in self.guide.items()},
+            )
+        return self.trainees[width]
+
     def _gradients(
-        self, params: Params, x: Tensor, y_KB: Tensor, step: ScheduledStep, guide: Guide
+        self, own: _Trainees, x: Tensor, y_KB: Tensor, step: ScheduledStep
     ) -> tuple[list[Tensor], Tensor]:
         """Return each client's gradients, and the sums of its samples' losses."""
-        leaves = [p for name, p in params.items() if trained(name)]
-        batch = self.program.batch(params, x, y_KB, TrainingStep(step.weight_KB, step.keep_KBU))
-        losses = self.program.method.losses(batch, guide)
+        batch = self.program.batch(own.params, x, y_KB, TrainingStep(step.weight_KB, step.keep_KBU))
+        losses = self.program.method.losses(batch, own.guide)
         # The sum over clients: no client's loss depends on another's parameters.
-        grads = torch.autograd.grad(losses[0].sum(), leaves)
+        grads = torch.autograd.grad(losses[0].sum(), own.leaves)
         samples_K1 = step.weight_KB.sum(1, keepdim=True)
         return list(grads), torch.stack(losses, 1).detach() * samples_K1
 
@@ -169,16 +195,16 @@ def _descend(
     leaves: list[Tensor], grads: list[Tensor], momentum: list[Tensor], train: TrainingOptions
 ) -> None:
     """Take a step of SGD with momentum; all parameters are read and written once."""
-    torch._fused_sgd_(
+    sgd(
         leaves,
         # The kernel takes for granted that all lie in memory alike.
         [grad.contiguous() for grad in grads],
-        momentum if train.momentum > 0 else [],
+        momentum,  # type: ignore[arg-type]
+        fused=True,
         weight_decay=0.0,
         momentum=train.momentum,
         lr=train.lr,
         dampening=0.0,
         nesterov=False,
         maximize=False,
-        is_first_step=False,
     )

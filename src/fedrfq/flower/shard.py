@@ -21,6 +21,7 @@ from fedrfq.data.client_data import client_data, tests_of
 from fedrfq.data.partition import Ints
 from fedrfq.engine import counter_rng
 from fedrfq.engine.engine import Engine, Program, home
+from fedrfq.engine.threads import one_thread, threads
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.flower.messages import Floats, Losses, NodeFigures
@@ -138,8 +139,8 @@ class Shard:
         """Train a program in round `number`, given its models and the last global prototypes."""
         experiment = self.experiment
         who = [client for client in participants(experiment, number) if client in clients]
-        with experiment.train.kernels():
-            engine = self._engine(clients)
+        engine = self._engine(clients)
+        with one_thread():
             params = self._on_device(params)
             numbers_K = torch.tensor(list(clients))
             keys_K = counter_rng.key(experiment.seed, numbers_K, number).to(self.device)
@@ -161,7 +162,7 @@ class Shard:
         """
         if not self.experiment.public.used or not self._tests_all_classes(number):
             return []
-        with self.experiment.train.kernels():
+        with threads(self.experiment.train.cores()):
             return self._public.classifiers(known)
 
     def test(
@@ -176,8 +177,8 @@ class Shard:
 
         `classifiers` are those of all clients of the shard.
         """
-        with self.experiment.train.kernels(), torch.no_grad():
-            engine = self._engine(clients)
+        engine = self._engine(clients)
+        with one_thread(), torch.no_grad():
             params = self._on_device(params)
             outputs = tested(engine, params)
             largest_K = outputs.logits_KNJ.abs().amax((1, 2))

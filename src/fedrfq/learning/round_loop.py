@@ -26,7 +26,7 @@ from fedrfq.engine import averaging, counter_rng
 from fedrfq.engine.counter_rng import Purpose
 from fedrfq.engine.engine import Engine, home
 from fedrfq.engine.program import Program
-from fedrfq.engine.threads import one_thread
+from fedrfq.engine.threads import one_thread, threads
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.federation.application import Task
@@ -126,6 +126,7 @@ class RoundLoop:
         if experiments[0].train.private:
             dataset = with_public_moments(dataset)
         self.experiments = tuple(experiments)
+        self._cores = experiments[0].train.cores()
         self.dataset = dataset
         self.trains_on = device
         # Where everything else is computed.
@@ -216,7 +217,8 @@ class RoundLoop:
 
     def advance(self, state: LoopState) -> tuple[LoopState, list[RoundOutcome]]:
         """Run one round of every run; the given state is left as it was."""
-        with self.experiments[0].train.kernels():
+        # The engines' threads need the cores, which further threads of this one would take.
+        with one_thread():
             return self._advance(state)
 
     def _advance(self, state: LoopState) -> tuple[LoopState, list[RoundOutcome]]:
@@ -276,7 +278,8 @@ class RoundLoop:
     def silhouettes(self, state: LoopState) -> list[tuple[float, float]]:
         """Return the silhouettes of each run's test prototypes, by class: pooled, and unpooled."""
         silhouettes = []
-        tested = self._test(state.params)
+        with one_thread():
+            tested = self._test(state.params)
         everyone = range(self.experiments[0].clients)
         for r, experiment in enumerate(self.experiments):
             p, c, y = tested.rows(self.rows(r, everyone)).vectors()
@@ -355,10 +358,12 @@ class RoundLoop:
         prototypes: list[Uploads] = []
         if not all(due):
             prototypes = self._prototypes(number, params, who)
-        return [
-            self.public.uploads(r, who[r], number) if due[r] else prototypes[r]
-            for r in range(len(due))
-        ]
+        # A public map may have large layers.
+        with threads(self._cores):
+            return [
+                self.public.uploads(r, who[r], number) if due[r] else prototypes[r]
+                for r in range(len(due))
+            ]
 
     def _prototypes(
         self, number: int, params: tuple[Params, ...], who: list[list[int]]
@@ -474,11 +479,9 @@ class RoundLoop:
             return state.server[r], decision
         kept = decision.kept_uploads()
         rng = generator(experiment, Purpose.SERVER, state.round + 1)
-        # Steps on a few prototypes are small: threads would mostly wait for each other.
-        with one_thread():
-            server, globals_ = experiment.method.server_step(
-                state.server[r], kept, decision.globals_, rng
-            )
+        server, globals_ = experiment.method.server_step(
+            state.server[r], kept, decision.globals_, rng
+        )
         return server, replace(decision, globals_=globals_)
 
     def _averaged(
@@ -527,9 +530,9 @@ class RoundLoop:
             return [None for _ in self.experiments]
         pairs = zip(self.experiments, decisions, strict=True)
         known = [targets(experiment, number, decision.globals_) for experiment, decision in pairs]
-        public_KNJ = self.public.log_probabilities(
-            [decision.public for decision in decisions], self.common.tests.index_KN.shape[1]
-        )
+        longest = self.common.tests.index_KN.shape[1]
+        with threads(self._cores):
+            public_KNJ = self.public.log_probabilities([d.public for d in decisions], longest)
         return self.common.measure(self.engines, params, known, public_KNJ)
 
     def _check_finite(self, what: str, values: Sequence[Tensor], number: int) -> None:

@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.models.model import Model, start_conv, start_linear
-from fedrfq.models.stacked import Layout, Params, Stage, TrainingStep, linear
+from fedrfq.models.stacked import Layout, Params, Stage, TrainingStep
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class CNN(Model):
             Stage(params["conv2.weight"], params["conv2.bias"], 2, keep_KBO),
         ]
         h = layout.stages(x_KBCHW, chain)
-        c_KBD = F.relu(linear(h, params["fc1.weight"], params["fc1.bias"]))
+        c_KBD = F.relu(layout.linear(h, params["fc1.weight"], params["fc1.bias"]))
         h = c_KBD
         if keep_KBD is not None:
             h = c_KBD * keep_KBD
-        return c_KBD, linear(h, params["fc2.weight"], params["fc2.bias"])
+        return c_KBD, layout.linear(h, params["fc2.weight"], params["fc2.bias"])
 
 
 def _side_after(side: int) -> int:

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from fedrfq.files.options import option
 from fedrfq.models.model import Model, start_linear
-from fedrfq.models.stacked import Layout, Params, TrainingStep, linear
+from fedrfq.models.stacked import Layout, Params, TrainingStep
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,6 @@ class MLP(Model):
     def forward(
         self, layout: Layout, params: Params, x_KBCHW: Tensor, step: TrainingStep | None
     ) -> tuple[Tensor, Tensor]:
-        h = F.relu(linear(x_KBCHW.flatten(2), params["fc1.weight"], params["fc1.bias"]))
-        c_KBD = F.relu(linear(h, params["fc2.weight"], params["fc2.bias"]))
-        return c_KBD, linear(c_KBD, params["fc3.weight"], params["fc3.bias"])
+        h = F.relu(layout.linear(x_KBCHW.flatten(2), params["fc1.weight"], params["fc1.bias"]))
+        c_KBD = F.relu(layout.linear(h, params["fc2.weight"], params["fc2.bias"]))
+        return c_KBD, layout.linear(c_KBD, params["fc3.weight"], params["fc3.bias"])

@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 
 from fedrfq.files.options import one_of, option
 from fedrfq.models.model import Model, start_linear
-from fedrfq.models.stacked import Layout, Params, TrainingStep, batch_norm, linear, mean_pixels
+from fedrfq.models.stacked import Layout, Params, TrainingStep, batch_norm, mean_pixels
 
 _WIDTHS = (64, 128, 256, 512)
 # By the value of `weights`, the parameters that ImageNet's weights do not replace.
@@ -71,7 +71,7 @@ class ResNet18(Model):
             h = _block(layout, h, params, f"layer{layer}.0", step, stride=stride)
             h = _block(layout, h, params, f"layer{layer}.1", step, stride=1)
         c_KBD = mean_pixels(layout, h, x_KBCHW.shape[0])
-        return c_KBD, linear(c_KBD, params["fc.weight"], params["fc.bias"])
+        return c_KBD, layout.linear(c_KBD, params["fc.weight"], params["fc.bias"])
 
 
 def _block(

@@ -77,6 +77,9 @@ class Layout(Protocol):
     def leave(self, h: Tensor, clients: int) -> Tensor:
         """Flatten each sample's activations: K × B × features."""
 
+    def linear(self, x_KBI: Tensor, w_KOI: Tensor, b_KO: Tensor) -> Tensor:
+        """Apply each client's linear layer to its samples."""
+
     def stages(self, x_KBCHW: Tensor, chain: Sequence[Stage]) -> Tensor:
         """Apply stages to images one after the other, and flatten: K × B × features."""
 
@@ -112,6 +115,9 @@ class Grouped:
     def leave(self, h: Tensor, clients: int) -> Tensor:
         return h.reshape(h.shape[0], clients, -1).transpose(0, 1)
 
+    def linear(self, x_KBI: Tensor, w_KOI: Tensor, b_KO: Tensor) -> Tensor:
+        return linear(x_KBI, w_KOI, b_KO)
+
     def stages(self, x_KBCHW: Tensor, chain: Sequence[Stage]) -> Tensor:
         return layer_by_layer(self, x_KBCHW, chain)
 
@@ -145,6 +151,9 @@ class Batched:
 
     def leave(self, h: Tensor, clients: int) -> Tensor:
         return h.transpose(1, 2).flatten(2)
+
+    def linear(self, x_KBI: Tensor, w_KOI: Tensor, b_KO: Tensor) -> Tensor:
+        return linear(x_KBI, w_KOI, b_KO)
 
     def stages(self, x_KBCHW: Tensor, chain: Sequence[Stage]) -> Tensor:
         return layer_by_layer(self, x_KBCHW, chain)

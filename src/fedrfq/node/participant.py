@@ -19,6 +19,7 @@ from fedrfq.data.client_data import client_data, tests_of
 from fedrfq.data.public_moments import with_public_moments
 from fedrfq.engine import counter_rng
 from fedrfq.engine.engine import Engine, Program, home
+from fedrfq.engine.threads import one_thread
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
 from fedrfq.federation.retained import MARK, statistics_of
@@ -146,7 +147,7 @@ class Participant:
     def _make_public(self, local: LocalDataset, folder: Path) -> PublicKnowledge | None:
         if not self.experiment.public.used:
             return None
-        with self.experiment.train.kernels():
+        with one_thread():
             return PublicKnowledge(
                 self.experiment.public,
                 local,
@@ -169,7 +170,7 @@ class Participant:
         Asked again for the round it was last trained in, the client does not train again: it must
         never sign two different uploads of one round.
         """
-        with self.experiment.train.kernels():
+        with one_thread():
             if number != self.round:
                 self.params, self.losses = self._train(number, globals_)
                 self.round = number
@@ -195,7 +196,7 @@ class Participant:
 
         This is where the client learns from the statistics on the public map, if there are any.
         """
-        with self.experiment.train.kernels():
+        with one_thread():
             if self._public is not None:
                 self._public.learn(public)
             tests = tested(self.engine, self.params)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
-from fedrfq.files.drawing import pyplot
+from fedrfq.files.pictures import save_png, subplots
 from fedrfq.paper.theorem import FORMS, MeasuredSetting, largest_lam, s8_holds, terms
-from fedrfq.studies.pictures import legend, saved
+from fedrfq.studies.pictures import legend
 from fedrfq.studies.sheets import Sheet
 
 _TERMS = {
@@ -118,8 +118,7 @@ def _sizes(settings: Mapping[str, MeasuredSetting]) -> Sheet:
 
 def drawn(path: Path, title: str, settings: Mapping[str, MeasuredSetting]) -> Path:
     """Draw the first client's loss under its bound, and the slacks of all clients."""
-    plt = pyplot()
-    figure, (left, right) = plt.subplots(1, 2, figsize=(13.5, 4.6), layout="constrained")
+    figure, [[left, right]] = subplots((13.5, 4.6), 1, 2)
     for i, (label, setting) in enumerate(settings.items()):
         colour = f"C{i}"
         pairs = zip(setting.rounds, setting.changes(True), strict=True)
@@ -144,4 +143,4 @@ def drawn(path: Path, title: str, settings: Mapping[str, MeasuredSetting]) -> Pa
     for axes in (left, right):
         axes.grid(alpha=0.3)
     legend(figure, [left], title)
-    return saved(plt, figure, path)
+    return save_png(figure, path)

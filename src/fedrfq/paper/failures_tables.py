@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedrfq.files.drawing import pyplot
+from fedrfq.files.pictures import save_png, subplots
 from fedrfq.paper.clusters import Clustered
 from fedrfq.studies.axes import Labels
 from fedrfq.studies.differences import paired
 from fedrfq.studies.measures import MeasuredRuns
-from fedrfq.studies.pictures import saved, slug
+from fedrfq.studies.pictures import slug
 from fedrfq.studies.sheets import NOTHING, Sheet, interval, plus_minus
 
 _FIGURES = {  # figures of a run: heading, and digits
@@ -78,10 +78,7 @@ def drawn(folder: Path, first_seeds: Mapping[Labels, Clustered]) -> list[Path]:
 
 def _picture(path: Path, dataset: str, methods: Mapping[str, Clustered]) -> Path:
     """Draw a row for each method: clusters × classes, and prototypes by class and by cluster."""
-    plt = pyplot()
-    figure, grid = plt.subplots(
-        len(methods), 3, figsize=(13.5, 4.2 * len(methods)), layout="constrained", squeeze=False
-    )
+    figure, grid = subplots((13.5, 4.2 * len(methods)), len(methods), 3)
     for (method, clusters), (left, middle, right) in zip(methods.items(), grid, strict=True):
         _draw_shares(figure, left, method, clusters)
         flat_N2 = clusters.flat()
@@ -97,7 +94,7 @@ def _picture(path: Path, dataset: str, methods: Mapping[str, Clustered]) -> Path
                 title=f"{method}: {title}", xlabel="first principal component", ylabel="second"
             )
     figure.suptitle(f"{dataset}: clusters of test prototypes and their classes")
-    return saved(plt, figure, path)
+    return save_png(figure, path)
 
 
 def _draw_shares(figure: Any, axes: Any, method: str, clusters: Clustered) -> None:

@@ -16,7 +16,7 @@ from math import comb
 from pathlib import Path
 
 from fedrfq.errors import UserError
-from fedrfq.files.drawing import pyplot
+from fedrfq.files.pictures import subplots
 
 MAX_SERVERS = 1_000
 _MAX_DENOMINATOR = 10**9  # nine decimal digits: exact powers of p stay small enough
@@ -75,8 +75,7 @@ def probabilities(text: str) -> list[Fraction]:
 
 def draw(path: Path, servers: Sequence[int], ps: Sequence[Fraction]) -> None:
     """Draw the probability against the number of servers, with a line for each p."""
-    plt = pyplot()
-    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    figure, [[axes]] = subplots((7, 4.2))
     for p in ps:
         probabilities_N = [float(security(n, p)) for n in servers]
         axes.plot(servers, probabilities_N, marker=".", label=f"p = {float(p):g}")
@@ -91,5 +90,3 @@ def draw(path: Path, servers: Sequence[int], ps: Sequence[Fraction]) -> None:
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot draw to {path}: {error}") from error
-    finally:
-        plt.close(figure)

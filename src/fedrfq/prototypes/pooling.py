@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from fedrfq.errors import UserError, check_one_of
 from fedrfq.files.options import check_ranges, option
@@ -112,8 +111,8 @@ class _SoftPool(torch.autograd.Function):
         return pooled.view(*c.shape[:-1], height * width)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        check_first_derivative()
         windows, weights, pooled = ctx.saved_tensors
         terms = torch.addcmul(weights, weights, windows - pooled).mul_(grad.reshape(-1))
         total = terms.new_zeros(ctx.shape)
@@ -124,6 +123,15 @@ class _SoftPool(torch.autograd.Function):
         for place, term in zip(places, terms.view(-1, *targets.shape[2:]).unbind(), strict=True):
             place.add_(term)
         return total, None
+
+
+def check_first_derivative() -> None:
+    """Raise RuntimeError in a gradient that is to be differentiated again.
+
+    PyTorch's decorator for that, once_differentiable, takes a sixteenth of a step.
+    """
+    if torch.is_grad_enabled():
+        raise RuntimeError("this operation has no second derivative: do without create_graph")
 
 
 def _windows(c: Tensor, pool: Pool) -> Tensor:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from fedrfq.engine.engine import Engine
+from fedrfq.engine.threads import one_thread
 from fedrfq.learning.round_loop import LoopState, RoundLoop
 
 # Enough for a stable figure, few enough to answer in seconds.
@@ -44,6 +45,7 @@ def estimate(loop: RoundLoop) -> Estimate:
     return Estimate(seconds * total / trial_samples, _peak_memory(loop.device), trained)
 
 
+@one_thread()
 def _seconds(loop: RoundLoop, state: LoopState, cohort: int, trial: Engine) -> float:
     """Return how long one round of the cohort takes on the trial's samples."""
     clients = loop.cohorts[cohort]

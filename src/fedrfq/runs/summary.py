@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from fedrfq.data.partition import PARTITIONS
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
 from fedrfq.experiment.kinds import KINDS
-from fedrfq.files.atomic import write_atomically
+from fedrfq.files.pictures import save_png, subplots
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.methods import METHODS
 from fedrfq.robust.attacks import ATTACKS
@@ -302,24 +301,14 @@ def _number(value: float | None) -> str:
 
 def plot(run: RunDirectory) -> Path:
     """Draw accuracy.png in the run directory: the mean over clients with one standard deviation."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     records = run.rounds()
-    path = run.path / "accuracy.png"
-    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    figure, [[axes]] = subplots((7, 4.2))
     draw(axes, records)
     axes.set(title=title(run.experiment()), xlabel="round", ylabel="test accuracy over clients (%)")
     axes.set_ylim(top=101)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=150, format="png")
-    plt.close(figure)
-    write_atomically(path, drawn.getvalue())
-    return path
+    return save_png(figure, run.path / "accuracy.png")
 
 
 def draw(axes: Any, records: Sequence[RoundRecord]) -> None:

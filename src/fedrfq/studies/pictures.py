@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrfq.files.atomic import write_atomically
-from fedrfq.files.drawing import pyplot
+from fedrfq.files.pictures import save_png, subplots
 from fedrfq.studies.axes import Labels
 from fedrfq.studies.intervals import Spread, spread
 from fedrfq.studies.measures import MeasuredRuns
@@ -62,17 +60,16 @@ def draw_facets(
     caption: str = "mean over seeds, 95 % intervals over seeds",
 ) -> Path:
     """Draw the facets, row by row, with one legend for all."""
-    plt = pyplot()
     across = max(map(len, rows))
     down = len(rows)
     size = (5.2 * across + 1.8, 3.6 * down + 0.6)
-    figure, grid = plt.subplots(down, across, figsize=size, layout="constrained", squeeze=False)
+    figure, grid = subplots(size, down, across)
     look = styles([label for row in rows for facet in row for label in facet.lines])
     for axes_row, row in zip(grid, rows, strict=True):
         for axes, facet in zip(axes_row, row, strict=True):
             _draw_facet(axes, facet, look)
     legend(figure, list(grid.flat), f"{title}\n{caption}".strip())
-    return saved(plt, figure, path)
+    return save_png(figure, path)
 
 
 def _draw_facet(axes: Any, facet: Facet, look: Mapping[str, Mapping[str, str]]) -> None:
@@ -167,10 +164,9 @@ def heat_maps(
     path: Path, title: str, rows: Sequence[str], columns: Sequence[str], panels: Sequence[Panel]
 ) -> Path:
     """Draw panels of numbers on colours, two side by side."""
-    plt = pyplot()
     down = (len(panels) + 1) // 2
     size = (2 * (1.9 + 0.72 * len(columns)), down * (1.6 + 0.32 * len(rows)))
-    figure, grid = plt.subplots(down, 2, figsize=size, layout="constrained", squeeze=False)
+    figure, grid = subplots(size, down, 2)
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
     for axes, panel in zip(grid.flat, panels, strict=False):
@@ -181,7 +177,7 @@ def heat_maps(
         axes.set_yticks(range(len(rows)), rows, fontsize=8)
         _write_numbers(axes, panel)
     figure.suptitle(title)
-    return saved(plt, figure, path)
+    return save_png(figure, path)
 
 
 def _write_numbers(axes: Any, panel: Panel) -> None:
@@ -219,12 +215,3 @@ def legend(figure: Any, axes: Sequence[Any], title: str) -> None:
     }
     figure.legend(handles.values(), handles.keys(), loc="outside right center", fontsize=9)
     figure.suptitle(title, fontsize=11)
-
-
-def saved(plt: Any, figure: Any, path: Path) -> Path:
-    """Write a figure as PNG, close it, and return the path."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=150, format="png")
-    plt.close(figure)
-    write_atomically(path, buffer.getvalue())
-    return path

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedrfq.models.stacked import LAYOUTS, Batched, Grouped, Layout, Stage
+from fedrfq.models.stacked import LAYOUTS, Batched, Grouped, Layout, Stage, linear
+from fedrfq.prototypes.pooling import check_first_derivative
 
 # A stage's inputs, outputs, height, width, the side of a filter, and that of a pooling window.
 Shape = tuple[int, int, int, int, int, int]
@@ -56,6 +57,10 @@ MakeKernel = Callable[[torch.dtype, torch.device, Shape], StageKernel]
 class FusedOnCPU(Grouped):
     """Stages are computed by kernels in the processor's machine code."""
 
+    def linear(self, x_KBI: Tensor, w_KOI: Tensor, b_KO: Tensor) -> Tensor:
+        out: Tensor = _Linear.apply(x_KBI, w_KOI, b_KO)  # type: ignore[no-untyped-call]
+        return out
+
     def stages(self, x_KBCHW: Tensor, chain: Sequence[Stage]) -> Tensor:
         kernels = _fitting(_for_cpu, x_KBCHW, chain)
         if kernels is None:
@@ -67,9 +72,7 @@ class FusedOnCuda(Batched):
     """Stages are computed by CUDA kernels, where the extra `cuda` is installed."""
 
     def stages(self, x_KBCHW: Tensor, chain: Sequence[Stage]) -> Tensor:
-        kernels = None
-        if _has_cuda_core():
-            kernels = _fitting(_for_cuda, x_KBCHW, chain)
+        kernels = _fitting(_for_cuda, x_KBCHW, chain)
         if kernels is None:
             return super().stages(x_KBCHW, chain)
         return _fused(x_KBCHW, chain, kernels)
@@ -89,16 +92,11 @@ def _for_cpu(dtype: torch.dtype, device: torch.device, shape: Shape) -> StageKer
 def _for_cuda(dtype: torch.dtype, device: torch.device, shape: Shape) -> StageKernel:
     from fedrfq.models.fused.on_cuda import CudaKernel
 
-    return CudaKernel.made(dtype, device, shape)
-
-
-@cache
-def _has_cuda_core() -> bool:
     try:
         import cuda.core  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    except ImportError as error:
+        raise ImportError("to fuse them, pip install 'fedrfq[cuda]'") from error
+    return CudaKernel.made(dtype, device, shape)
 
 
 def _fitting(make: MakeKernel, x: Tensor, chain: Sequence[Stage]) -> list[StageKernel] | None:
@@ -169,11 +167,31 @@ class _FusedStage(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
+        check_first_derivative()
         # The images themselves, the inputs of the first stage, have no gradients.
         images = ctx.needs_input_grad[0]
         grad_w, grad_b, grad_x = ctx.kernel.backward(
             *ctx.saved_tensors, grad_out.contiguous(), images=images
         )
         return grad_x, grad_w, grad_b, None, None
+
+
+class _Linear(torch.autograd.Function):
+    """A linear layer whose weights' gradient lies in memory as they do.
+
+    PyTorch's own is transposed, and copying it takes a CPU as long as computing it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_KBI: Tensor, w_KOI: Tensor, b_KO: Tensor) -> Tensor:
+        ctx.save_for_backward(x_KBI, w_KOI)
+        return linear(x_KBI, w_KOI, b_KO)
+
+    @staticmethod
+    def backward(ctx: Any, grad_KBO: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        x_KBI, w_KOI = ctx.saved_tensors
+        grad_KBI = None
+        if ctx.needs_input_grad[0]:  # not for images
+            grad_KBI = torch.bmm(grad_KBO, w_KOI)
+        return grad_KBI, torch.bmm(grad_KBO.mT, x_KBI), grad_KBO.sum(1)
