@@ -258,7 +258,7 @@ def test_a_run_of_a_grid_is_its_own_while_it_trains(tmp_path):
     session = training.session
     for run in session.runs:
         assert (
-            "is in use by another process"
+            "is in use by this program itself"
             in fedrfq("resume", run.path, "--device", "cpu", expect=2).stderr
         )
     list(steps)

@@ -70,9 +70,11 @@ def same_cells(sheet: Sheet, recorded: Rows) -> int:
         if not set(place) & set(TOGETHER):
             for column in set(old) & set(new):
                 text = after[place][new.index(column)]
-                if column in ON_ALL_CLASSES:
+                recorded_text = row[old.index(column)]
+                # Older tables do not tell classes that are held from others.
+                if column in ON_ALL_CLASSES and " (" not in recorded_text:
                     text = text.partition(" (")[0]
-                assert row[old.index(column)] == text
+                assert recorded_text == text
                 count += 1
     return count
 
@@ -96,7 +98,7 @@ def as_chosen(whole: dict[str, Any]) -> list[ChosenLam]:
     ]
 
 
-@pytest.mark.parametrize(("name", "cells"), [("peers", 88 + 70 + 70 + 60), ("variant", 1484)])
+@pytest.mark.parametrize(("name", "cells"), [("peers", 88 + 80 + 80 + 60), ("variant", 1484)])
 def test_comparisons_with_their_chosen_lam(name: str, cells: int) -> None:
     folder = RESULTS / name
     wanted = plan(Study.load(EXAMPLES / f"compare-{name}.toml"))
