@@ -51,12 +51,14 @@ OTHERS = {
     "MNIST, 100 samples a class, 3 ± 2": "mnist-100-shots",
     "FEMNIST, 20 ± 5 of 62 classes": "femnist-20-pm-5",
     "FEMNIST, 3 ± 2": "femnist-3-pm-2",
+    "CIFAR-10, 3 ± 2": "cifar10-3-pm-2",
+    "CIFAR-10, Dirichlet 0.1": "cifar10-Dirichlet-0.1",
     "FedProto, 3 ± 2": "fedproto-3-pm-2-4-of-20",
     "FedProto, Dirichlet 0.1": "fedproto-Dirichlet-0.1-4-of-20",
     "FedRFQ-lean, 3 ± 2": "fedrfq-lean-3-pm-2-4-of-20",
     "FedRFQ-lean, Dirichlet 0.1": "fedrfq-lean-Dirichlet-0.1-4-of-20",
 }
-TOLD = {"3 ± 2": "told-3-pm-2-4-of-20", "Dirichlet 0.1": "told-Dirichlet-0.1-4-of-20"}
+TOLD = "told-3-pm-2-4-of-20"
 # An attack that costs less than this many points undefended leaves nothing to win back.
 COSTLY = 1.0
 # The loss that has the brightest colour.
@@ -158,32 +160,27 @@ def tables() -> Iterator[list[str]]:
     """Yield the lines of each table."""
     for first, parts in (("4 of 20", SETTINGS), ("setting", NUMBERS), ("4 of 20, also", OTHERS)):
         yield list(table(first, {title: (name, "adaptive") for title, name in parts.items()}))
-    for setting, name in TOLD.items():
-        detectors = ("bft", "median", "trimmed", "adaptive")
-        yield list(table(setting, {f"`{one}`": (name, one) for one in detectors}))
+    detectors = ("bft", "median", "trimmed", "adaptive")
+    yield list(table("detector", {f"`{name}`": (TOLD, name) for name in detectors}))
 
 
 def picture(path: Path) -> Path:
-    """Draw all losses with four of twenty malicious, undefended and defended."""
+    """Draw the losses with four of twenty malicious, undefended and defended."""
     parts = {title: cells(name) for title, name in SETTINGS.items()}
     names = ["none", *attacks(next(iter(parts.values())))]
     panels = [
-        Panel(
-            f"points lost by the {shown}, {detector if detector != 'none' else 'no detector'}",
-            grid(parts.values(), names, detector, way),
-            low=0.0,
-            high=MOST,
-            digits=1,
-        )
-        for way, shown in WAYS.items()
-        for detector in ("none", "adaptive")
+        Panel(title, grid(list(parts.values()), names, detector), low=0.0, high=MOST, digits=1)
+        for detector, title in (("none", "no detector"), ("adaptive", "adaptive"))
     ]
-    return heat_maps(path, "Four malicious clients of twenty", names, list(parts), panels)
+    title = "Points lost by the nearest prototype, four malicious clients of twenty"
+    return heat_maps(path, title, names, list(parts), panels)
 
 
-def grid(parts: Any, names: Sequence[str], detector: str, way: str) -> Any:
-    """Return losses, attacks × parts."""
-    return np.array([[lost(recorded, name, detector, way) for recorded in parts] for name in names])
+def grid(parts: Sequence[Cells], names: Sequence[str], detector: str) -> Any:
+    """Return losses by the nearest prototype, attacks × parts."""
+    return np.array(
+        [[lost(recorded, name, detector, "prototype") for recorded in parts] for name in names]
+    )
 
 
 def main() -> None:

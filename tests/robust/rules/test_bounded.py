@@ -40,6 +40,15 @@ def test_an_upload_goes_a_quarter_of_the_way_to_another_class_at_most() -> None:
         assert combined(last, uploads) == [int(got * ONE), int((8 - got) * ONE)]
 
 
+def test_toward_another_class_it_may_go_as_far_as_the_federation_says() -> None:
+    """Half of the way is whole then, and a swap gets 1/4."""
+    last = certified([0, 8 * ONE])
+    for asked, got in ((4, 4), (8, 2)):
+        uploads = lines([[asked * ONE, (8 - asked) * ONE]])
+        near = limited(last, uploads, uploads.held_KJ, toward=50).values_KJV[0, :, 0]
+        assert near.tolist() == [got * ONE, (8 - got) * ONE]
+
+
 @pytest.mark.parametrize(("place", "pull"), [(2, 2.0), (4, 2.0), (16, 0.08)])
 def test_away_from_all_others_a_step_is_the_limit(place: int, pull: float) -> None:
     """1 is typical, so a step is 2. From -1, where the middle is, 2 is typical, and 15 is alone."""

@@ -60,7 +60,7 @@ from fedrfq.robust.detectors.disagreement import (
 )
 from fedrfq.robust.distances import LEAST, isqrt
 from fedrfq.robust.rules import RULES, Rule
-from fedrfq.robust.rules.bounded import Bounded
+from fedrfq.robust.rules.bounded import TOWARD, Bounded
 from fedrfq.robust.rules.rule import Forgetful
 
 # All scores are fixed-point numbers: this is 1, what is allowed.
@@ -85,6 +85,12 @@ class AdaptiveDetector(Detector):
     """
 
     lone: str = option("apart", LONE_WORDS, one_of(LONE))
+    toward: int = option(
+        TOWARD,
+        "Farthest that an upload may go toward another class, in percent of the way; beyond that "
+        "it counts less",
+        "1 to 100",
+    )
 
     exact: ClassVar[bool] = True
     knows_noise: ClassVar[bool] = True
@@ -96,7 +102,7 @@ class AdaptiveDetector(Detector):
         """Return the method's rule, with bounded influence."""
         rule = RULES[name]
         if isinstance(rule, Forgetful):
-            return Bounded(rule.centre)
+            return Bounded(rule.centre, self.toward)
         return rule
 
     def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:

@@ -3,9 +3,10 @@
 Every upload pulls the centre of its class from the last certified place to its own. Three limits
 shorten the pull, and leave its direction as it is:
 
-- *toward a rival*: it may go a quarter of the way toward the last centre of any other class. All
-  spread but that along the line between the two classes cancels, so honest uploads, who deviate in
-  all directions, seldom reach the limit, while a swapped class is cut to 1/16.
+- *toward a rival*: it may go a quarter of the way toward the last centre of any other class, or
+  another share (`detector.toward`). All spread but that along the line between the two classes
+  cancels, so honest uploads, who deviate in all directions, seldom reach the limit, while a swapped
+  class is cut to 1/16.
 - *alone*: it may be twice as far as is typical in the round from the middle of its class's uploads,
   the median by samples.
 - *a step*: it may go twice as far as is typical in the round from the last centre.
@@ -43,8 +44,9 @@ from fedrfq.robust.state import State
 
 # Shares are fixed-point numbers: this is 1.
 UNIT = 1 << 10
-# The farthest that an upload may go toward another class.
-TOWARD_RIVAL = UNIT // 4
+PERCENT = 100
+# The farthest that an upload may go toward another class, in percent of the way.
+TOWARD = 25
 # The farthest that it may go at all, or be from its class's other uploads, in typical distances.
 STEPS = 2
 # How fast a share falls beyond a limit. Honest uploads do go toward rivals while features still
@@ -59,22 +61,23 @@ class Bounded(Rule):
 
     exact: ClassVar[bool] = True
     centre: str = "weighted"  # one of CENTRES
+    toward: int = TOWARD
 
     def combine(
         self, state: State, last: Globals, uploads: Uploads, weight_KJ: Ints
     ) -> tuple[State, Ints]:
-        near = limited(last, uploads, weight_KJ)
+        near = limited(last, uploads, weight_KJ, self.toward)
         return state, CENTRES[self.centre](near, weight_KJ)
 
 
-def limited(last: Globals, uploads: Uploads, weight_KJ: Ints) -> Uploads:
+def limited(last: Globals, uploads: Uploads, weight_KJ: Ints, toward: int = TOWARD) -> Uploads:
     """Return the uploads, moved toward where their classes start as far as the limits ask."""
     # By samples, so that who claims a class with few of them does not set its middle.
     middle_JV = median(uploads, uploads.counts_KJ * weight_KJ)
     pulls = _Pulls.of(uploads, weight_KJ)
     near_KJV = uploads.values_KJV.copy()
     near_KJV[pulls.client_N, pulls.class_N] = pulls.shortened(
-        pulls.start(last, middle_JV), middle_JV
+        pulls.start(last, middle_JV), middle_JV, toward
     )
     return replace(uploads, values_KJV=near_KJV)
 
@@ -107,11 +110,11 @@ class _Pulls:
         start_JV = np.where(left_J[:, None], middle_JV, known_JV)
         return Globals(last.present_J | sent_J, start_JV)
 
-    def shortened(self, start: Globals, middle_JV: Ints) -> Ints:
+    def shortened(self, start: Globals, middle_JV: Ints, toward: int) -> Ints:
         """Return the uploads, moved toward where their classes start as far as the limits ask."""
         start_NV = start.values_JV[self.class_N]
         pull_NV = self.values_NV - start_NV
-        share_N = self._toward_rivals(start)
+        share_N = self._toward_rivals(start, UNIT * toward // PERCENT)
         for centre_JV, power in ((start.values_JV, 1), (middle_JV, ALONE_POWER)):
             square_N = self._squares(centre_JV)
             within_N = _fading(self._most(square_N), isqrt(square_N), power)
@@ -134,8 +137,8 @@ class _Pulls:
         most_N: Ints = STEPS * (usual + isqrt(self.noise_N))
         return most_N
 
-    def _toward_rivals(self, start: Globals) -> Ints:
-        """Return the share of each pull that rivals leave."""
+    def _toward_rivals(self, start: Globals, most: int) -> Ints:
+        """Return the share of each pull that rivals leave, if it may go so far toward each."""
         centres = Points.of(start.values_JV)
         square_NJ = Points.of(self.values_NV).squares_to(centres)
         between_JJ = np.maximum(centres.squares_to(centres), LEAST**2)
@@ -145,22 +148,22 @@ class _Pulls:
         unit_NJ = between_JJ[self.class_N] * 2 // UNIT
         way_NJ = (own_N[:, None] + between_JJ[self.class_N] - square_NJ) // unit_NJ
         rivals_JJ = start.present_J & ~np.eye(len(start.present_J), dtype=np.bool_)
-        free_NJ = self._free_ways(rivals_JJ, isqrt(between_JJ))
+        free_NJ = self._free_ways(rivals_JJ, isqrt(between_JJ), most)
         toward_NJ = _fading(free_NJ, way_NJ, RIVAL_POWER)
         share_N: Ints = np.where(rivals_JJ[self.class_N], toward_NJ, UNIT).min(1, initial=UNIT)
         return share_N
 
-    def _free_ways(self, rivals_JJ: Bools, distance_JJ: Ints) -> Ints:
+    def _free_ways(self, rivals_JJ: Bools, distance_JJ: Ints, most: int) -> Ints:
         """Return how far each upload may go toward each other class: a share of the way.
 
-        It is a quarter, or less where the two would come closer than half the usual distance of
+        It is less than `most` where the two would come closer than half the usual distance of
         nearest neighbours. It is never 0, because a way is divided by it.
         """
         nearest_J = np.where(rivals_JJ, distance_JJ, np.iinfo(np.int64).max).min(1)
         # Without any rival there is no way to limit.
         room = int(np.sort(nearest_J)[(len(nearest_J) - 1) // 2]) // 2
         left_JJ = UNIT * np.maximum(distance_JJ - room, 0) // distance_JJ
-        free_NJ: Ints = np.clip(left_JJ, 1, TOWARD_RIVAL)[self.class_N]
+        free_NJ: Ints = np.clip(left_JJ, 1, most)[self.class_N]
         return free_NJ
 
 
