@@ -177,6 +177,15 @@ def test_a_label_lays_its_changes_over_the_experiment(tmp_path):
     assert comparison.against == ("local", "λ 0.5")
 
 
+def test_a_label_that_is_a_dataset_chooses_it(tmp_path):
+    """Any other label is called as the user likes, and changes what it says."""
+    top = 'seeds = [3]\naxes.method = ["local"]'
+    more = '[axes.data.femnist]\n[axes.data.small]\ndata = {name = "mnist5k"}'
+    experiments = comparison_of(grid_file(tmp_path, top, more=more)).axes.experiments
+    by_label = {labels: experiment.data.name for (labels, _), experiment in experiments.items()}
+    assert set(by_label.values()) == {"femnist", "mnist5k"}
+
+
 def test_changing_the_kind_leaves_the_old_ones_options():
     layers = [
         {"partition": {"ways": 2}, "method": {"lam": 0.5}},

@@ -8,6 +8,7 @@
     [axes.method."λ = 0.1"]          an axis may have the name of a section, such as method; then …
     method = {name = "fedproto", lam = 0.1}
     [axes.method.fedproto]           … a label that is one of its kinds chooses that kind,
+    [axes.data.femnist]              … or that dataset,
     [axes]
     detector = ["none", "bft"]       … and a list of kinds is enough
     rounds = [10, 20]                so is a list of values of a key of the experiment
@@ -28,6 +29,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from fedrfq.data import DATASETS
 from fedrfq.errors import UserError, did_you_mean, near_or_own
 from fedrfq.experiment import Experiment, check_keys, from_table, without_replaced_kinds
 from fedrfq.experiment.kinds import KINDS, SECTIONS
@@ -162,7 +164,9 @@ def read_labels(axes: Mapping[str, Any], axis: str) -> dict[str, Table]:
     given = axes.get(axis)
     kinds = list(KINDS.get(axis, ()))
     if isinstance(given, Mapping) and given:
-        return {_one_line(label, axis): _changes(given, label, axis, kinds) for label in given}
+        # A dataset may also be any file's, so only labels are looked up among those with names.
+        names = [*DATASETS] if axis == "data" else kinds
+        return {_one_line(label, axis): _changes(given, label, axis, names) for label in given}
     if axis not in axes:
         remedy = f"write sections [axes.{axis}.LABEL], or a list of values"
         for near in axes:
@@ -189,10 +193,10 @@ def read_labels(axes: Mapping[str, Any], axis: str) -> dict[str, Table]:
     return {str(value): {axis: value} for value in given}
 
 
-def _changes(given: Mapping[str, Any], label: str, axis: str, kinds: Sequence[str]) -> Table:
-    """Return what a label changes, which includes the kind where it is called by one."""
+def _changes(given: Mapping[str, Any], label: str, axis: str, names: Sequence[str]) -> Table:
+    """Return what a label changes, which includes the name of the kind or of the dataset it is."""
     changes = section(given, label)
-    if label in kinds:
+    if label in names:
         changes[axis] = {"name": label, **section(changes, axis)}
     return changes
 
