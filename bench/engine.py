@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -173,6 +173,15 @@ class Best:
         self.cpu_seconds = min(self.cpu_seconds, time.process_time() - began)
 
 
+def alternated(works: Mapping[str, Callable[[], None]], repeats: int) -> dict[str, Best]:
+    """Time all of these in turns, so that a busy hour of the machine falls on each of them."""
+    best = {name: Best() for name in works}
+    for _ in range(repeats):
+        for name, work in works.items():
+            best[name].repeat(work)
+    return best
+
+
 def matrix_rate() -> float:
     """Return what a matrix product reaches on this machine, in FLOP/s."""
     a = torch.randn(1024, 1024)
@@ -203,10 +212,7 @@ def candidates(name: str, cores: int) -> tuple[dict[str, Callable[[], None]], in
 def on_cpu(args: argparse.Namespace) -> tuple[Table, dict[str, Any]]:
     """Time the engine against the alternatives on the CPU; return a table, and what to record."""
     works, samples = candidates(args.data, torch.get_num_threads())
-    best = {name: Best() for name in works}
-    for _ in range(args.repeats):
-        for name, work in works.items():
-            best[name].repeat(work)
+    best = alternated(works, args.repeats)
     loops = [one for name, one in best.items() if name.startswith("plain")]
     loop = min(one.seconds for one in loops)
     loop_cpu = min(one.cpu_seconds for one in loops)

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from engine import Best, Round, layer_by_layer
+from engine import Round, alternated, layer_by_layer
 from fedrfq import data
 from fedrfq.api.run import resolved
 from fedrfq.learning.round_loop import RoundLoop
@@ -82,10 +82,7 @@ def main() -> None:
         "module, vmap": as_module(theirs, True),
         "module, loop": as_module(theirs, False),
     }
-    best = {name: Best() for name in candidates}
-    for _ in range(args.repeats):
-        for name, work in candidates.items():
-            best[name].repeat(work)
+    best = alternated(candidates, args.repeats)
     rows = []
     table = Table("candidate", "CPU s a round", "× ours")
     for name, one in best.items():

@@ -25,7 +25,7 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
-from engine import Best, Round, StockCNN, on_threads
+from engine import Round, StockCNN, alternated, on_threads
 from fedrfq import data, experiment
 from fedrfq.data.client_data import ClientData
 from fedrfq.engine.threads import threads
@@ -171,10 +171,7 @@ def main() -> None:
             works["PFLlib"] = pfllib(args.pfllib, clients)
         for name, work in works.items():
             candidates[f"{name}, {used} threads"] = on_threads(used, work)
-    best = {name: Best() for name in candidates}
-    for _ in range(args.repeats):
-        for name, work in candidates.items():
-            best[name].repeat(work)
+    best = alternated(candidates, args.repeats)
     table = Table("program", "s per round", "CPU s", "samples/s")
     for name, one in best.items():
         rate = f"{engine.samples / one.seconds:,.0f}"

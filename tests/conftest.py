@@ -20,6 +20,7 @@ from fedrfq.data.cache import folder
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.aggregation import Decision, decide
 from support.command import SMALL, fedrfq, only_run, sets
+from support.outside import new_process
 
 # A background job of a shell ignores Ctrl-C, and so would the processes that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -49,6 +50,15 @@ def whole(_data_folder: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def mnist(_data_folder: None) -> Dataset:
     """Return the embedded images."""
     return data.load("mnist5k")
+
+
+@pytest.fixture
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give the test a configuration folder of its own, and leave no plugin behind."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    new_process()
+    yield
+    new_process()
 
 
 @pytest.fixture

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -14,8 +11,9 @@ from fedrfq.paper.kinds import plan
 from fedrfq.robust.detectors import DETECTORS
 from fedrfq.studies.study import Study
 from support.judging import sent
-from support.outside import new_process
 from support.paths import BENCH
+
+pytestmark = pytest.mark.usefixtures("apart")
 
 # Of the first class three clients have samples, of the second one.
 COUNTS = np.array([[10, 0], [20, 5], [1000, 0], [0, 0], [0, 0], [0, 0]])
@@ -24,14 +22,6 @@ CUT = {
     "quantile": [10, 20, 1000],  # the ⌈0.85 · 3⌉-th of three is the largest
     "geometric": [0, 0, 0],  # four liars might be all who have more than nothing
 }
-
-
-@pytest.fixture(autouse=True)
-def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    new_process()
-    yield
-    new_process()
 
 
 def test_the_caps_cut_what_they_say() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,20 +16,13 @@ from fedrfq.errors import UserError
 from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.robust.rules import RULES
 from support.judging import sent
-from support.outside import new_process
 from support.paths import ROOT
 from support.small import run, tiny
 
+pytestmark = pytest.mark.usefixtures("apart")
+
 EXAMPLES = ROOT / "examples" / "plugins"
 MLP = {"name": "mlp", "width": 20}
-
-
-@pytest.fixture(autouse=True)
-def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    new_process()
-    yield
-    new_process()
 
 
 def load_example(name: str) -> None:
