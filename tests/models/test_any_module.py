@@ -212,18 +212,47 @@ class Shifted(nn.Module):
         return x + self.shift
 
 
+class Centred(nn.Module):
+    """What takes the others of a batch from each."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+class BatchAsTime(nn.Module):
+    """A recurrent layer that takes one image after the other for a series."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(60, 60)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)[0]
+
+
+class Squeezed(nn.Module):
+    """What loses the batch where there is one image."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.squeeze() @ torch.ones(60, 60)[:, : x.squeeze().shape[1]]
+
+
 def flat(layer: nn.Module) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), layer, nn.Linear(60, 3))
 
 
 def test_attention_without_dropout_trains_to_the_same_parameters() -> None:
-    model = give(lambda: flat(nn.TransformerEncoderLayer(60, 2, 8, dropout=0.0)), SMALL, 3)
+    def attending() -> nn.Module:
+        layer = nn.TransformerEncoderLayer(30, 2, 8, dropout=0.0, batch_first=True)
+        return nn.Sequential(nn.Flatten(2), layer, nn.Flatten(), nn.Linear(60, 3))
+
+    model = give(attending, SMALL, 3)
     own = data(SMALL, (5, 3))
     start = params(model, SMALL, 2)
     first, _, _ = trained(model, own, dict(start), Local())
     torch.manual_seed(5)
     again, _, _ = trained(model, own, dict(start), Local())
-    assert not torch.equal(first["2.weight"], start["2.weight"])
+    assert not torch.equal(first["3.weight"], start["3.weight"])
     equal(again, first)
 
 
@@ -239,6 +268,9 @@ def test_attention_without_dropout_trains_to_the_same_parameters() -> None:
         (lambda: flat(nn.MultiheadAttention(60, 2, 0.1)), {}, "'1' drops out inside its Multi"),
         (lambda: flat(nn.TransformerEncoderLayer(60, 2)), {}, r"'1\.self_attn' drops out inside"),
         (Tuple, {}, "expected the logits as one tensor"),
+        (lambda: flat(Centred()), {}, "depends on the others of its batch"),
+        (lambda: flat(BatchAsTime()), {}, "depends on the others of its batch.*batch_first"),
+        (lambda: flat(Squeezed()), {}, "fails on one image"),
         (PlainCNN, {}, "fails on a batch of two images"),
         (Branching, {"head_layer": "fc"}, "no layer 'fc'"),
         (lambda: Branching(4), {}, r"shape \(2, 4\).*expected \(2, 3\)"),

@@ -60,6 +60,7 @@ class ModuleProgram:
             self.width = self._feature_width(classes)
             self.drops = self._drops()
         self._check_buffers()
+        self._check_samples_apart()
         self.stacked = self._can_be_stacked()
 
     def start(self, seed: int) -> Params:
@@ -240,6 +241,24 @@ class ModuleProgram:
                     "BatchNorm's are kept for each client; use a module without it"
                 )
 
+    def _check_samples_apart(self) -> None:
+        """Raise UserError if what the module says of an image depends on those beside it.
+
+        Predictions would depend on the batch, and noise that hides a sample would not hide it.
+        """
+        x = torch.stack([torch.zeros_like(self._example[0]), torch.ones_like(self._example[0])])
+        params = self._params(self.module)
+        with torch.no_grad(), _explained("one image"):
+            together = self._one(params, x, None, None)
+            alone = zip(*(self._one(params, one, None, None) for one in x.split(1)), strict=True)
+            for of_both, of_each in zip(together, alone, strict=True):
+                if not torch.allclose(of_both, torch.cat(of_each), rtol=1e-3, atol=1e-4):
+                    raise UserError(
+                        "what the module says of an image depends on the others of its batch: "
+                        "compute each by itself (recurrent layers and attention need "
+                        "batch_first=True)"
+                    )
+
     def _can_be_stacked(self) -> bool:
         """Return whether `vmap` runs a training step, to the same result as a loop."""
         params = self._params(self.module)
@@ -295,7 +314,7 @@ def _generators() -> dict[str, object]:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _explained(images: str = "a batch of two images") -> Iterator[None]:
     """Turn what a module raises when it is first run into one line for the user."""
     try:
         yield
@@ -304,8 +323,7 @@ def _explained() -> Iterator[None]:
     except Exception as error:
         why = str(error).splitlines() or [repr(error)]
         raise UserError(
-            f"the module fails on a batch of two images of this data: {why[0]}; "
-            "check the shapes it expects"
+            f"the module fails on {images} of this data: {why[0]}; check the shapes it expects"
         ) from error
 
 
