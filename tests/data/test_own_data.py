@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from fedrfq.data import ImageForm, at_path, info, load
-from fedrfq.data.split import by_each_image
+from fedrfq.data.split import by_content, by_each_image
 from fedrfq.errors import UserError
 
 RANDOM = np.random.default_rng(5)
@@ -220,6 +220,14 @@ def test_where_noise_hides_images_one_more_moves_no_other_to_the_test_part(saved
     for count in range(30, 40):
         new = {images[count].tobytes()}
         assert trained(count + 1) - new == trained(count) - new
+
+
+def test_images_that_another_split_trained_on_still_have_a_fifth_to_test():
+    images = RANDOM.integers(0, 256, (1000, 8, 6), dtype=np.uint8)
+    labels = np.zeros(1000, np.int64)
+    trained, _ = by_content(images, labels, 0.2, "images")
+    _, tested = by_each_image(images[trained], labels[trained], 0.2, "images")
+    assert 0.1 < len(tested) / len(trained) < 0.3
 
 
 def test_a_pipe_in_place_of_a_table_of_labels_is_refused_in_words(tmp_path):
