@@ -182,6 +182,8 @@ def init(
     for line in members(federation):
         say(console, line)
     say(console, _about_detector(federation))
+    for line in _about_privacy(federation):
+        say(console, line)
     if federation.contract is not None:
         say(console, f"data contract: {federation.contract.about()}")
         near = federation.contract.near_names()
@@ -209,6 +211,18 @@ def _about_detector(federation: Federation) -> str:
     if name == "none":
         return "detector: none, so every poisoned upload counts; choose one with --detector"
     return f"detector: {name}; it cannot be changed later, choose another now with --detector"
+
+
+def _about_privacy(federation: Federation) -> list[str]:
+    """Say what noise costs each client, where there is noise."""
+    from fedrfq.experiment import from_table
+    from fedrfq.files import toml
+
+    assert federation.network is not None
+    experiment = from_table(toml.strict(federation.network.experiment))
+    if not experiment.has_noise:
+        return []
+    return [f"noise: all {experiment.rounds} rounds together: {experiment.planned_privacy()}"]
 
 
 def add(

@@ -16,8 +16,8 @@ from fedrfq.errors import UserError
 
 # The share of samples that are tested on, where nobody has split them.
 TEST_SHARE = 0.2
-# Hashed before an image that decides for itself. By the hash of `by_content` none would be tested on
-# of pictures that were the training part of a dataset such as mnist5k: it took the smallest.
+# Hashed before an image that decides for itself. By the hash of `by_content`, none would be tested
+# on of pictures that were the training part of a dataset such as mnist5k: it took the smallest.
 _EACH_ALONE = b"each image alone"
 Indices = NDArray[np.int64]
 # Returns sorted train and test indices of images with these labels. It is given the share that is

@@ -26,7 +26,8 @@ from fedrfq.methods.fedrfq import FedRFQ
 from fedrfq.models import Model
 from fedrfq.models.cnn import CNN
 from fedrfq.models.public_maps import NoMap, PublicMap
-from fedrfq.privacy.accountant import NoisySteps
+from fedrfq.privacy.accountant import NoisySteps, check_installed
+from fedrfq.privacy.claim import check_budget, planned
 from fedrfq.privacy.settings import Privacy
 from fedrfq.prototypes.fixed_point import MAX_VALUES
 from fedrfq.prototypes.pooling import Pool
@@ -316,6 +317,18 @@ class Experiment:
             return None
         steps = rounds * self.train.steps(self.method.epochs(self.train.epochs))
         return NoisySteps(steps, self.train.dp_rate, self.train.dp_noise)
+
+    def planned_privacy(self) -> str:
+        """Say what all rounds will cost a client that adds noise."""
+        uploads = self.noisy_uploads(self.rounds)
+        training = self.noisy_steps(self.rounds)
+        return planned(self.privacy, uploads, self.uncovered(), training)
+
+    def check_privacy(self) -> None:
+        """Raise UserError where ε cannot be computed, or the budget pays for no upload at all."""
+        if self.has_noise and not self.uncovered():
+            check_installed()
+            check_budget(self.privacy)
 
     def _check_private_training(self) -> None:
         """Refuse DP-SGD where it would not protect what it says."""

@@ -153,6 +153,8 @@ def _uploads(experiment: Experiment, public: PublicTask | None, counts_J: Ints) 
             f" training samples and the mean of {public.values} values on the map"
             f"{' with second moments' * bool(public.moments)}{noise}; {size:,} bytes"
         )
+    if experiment.has_noise:
+        lines.append(f"all {experiment.rounds} rounds together: {experiment.planned_privacy()}")
     lines.append("no picture, no test sample and no model leaves this machine")
     return tuple(lines)
 

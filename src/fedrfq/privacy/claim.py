@@ -72,6 +72,21 @@ def claim(
     )
 
 
+def planned(
+    privacy: Privacy, uploads: int, uncovered: str = "", training: NoisySteps | None = None
+) -> str:
+    """Say what so many uploads, and training, will cost a client."""
+    if uncovered:
+        return f"no ε: {uncovered}"
+    spent = epsilon([privacy.noise] * uploads, privacy.delta, training)
+    text = f"ε = {spent:.4g} at δ = {privacy.delta:g} after {uploads} uploads"
+    if training is not None:
+        text += f" and {training.steps} steps of DP-SGD"
+    if 0 < privacy.budget < spent:
+        text += f"; uploads stop before ε = {privacy.budget:g}"
+    return f"{text}, per {privacy.unit}"
+
+
 def loose_delta(delta: float, samples: int) -> str:
     """Return what a δ above one in the number of samples would allow; "" if it is not above."""
     if delta * samples <= 1:

@@ -9,22 +9,13 @@ from typing import Any
 
 from fedrfq.experiment import Experiment
 from fedrfq.files.strict_json import to_json
-from fedrfq.privacy.accountant import check_installed, epsilon
-from fedrfq.privacy.claim import PrivacyClaim, check_budget, claim, loose_delta
+from fedrfq.privacy.claim import PrivacyClaim, claim, loose_delta
 from fedrfq.runs.run_directory import PRIVACY, RunDirectory
 
 Rows = list[tuple[str, str]]
 
 # Why there is no ε on Flower.
 ON_FLOWER = "a node of Flower also reports its clients' losses and accuracies to the server app"
-
-
-def check(experiment: Experiment) -> None:
-    """Raise a UserError where ε cannot be computed, or the budget pays for no upload at all."""
-    if not experiment.has_noise or experiment.uncovered():
-        return
-    check_installed()
-    check_budget(experiment.privacy)
 
 
 def without_epsilon(experiment: Experiment, rounds: int, why: str) -> list[PrivacyClaim]:
@@ -72,17 +63,9 @@ def planned_rows(experiment: Experiment, dealt: Mapping[str, Any]) -> Rows:
     """Return what a run will cost each client, of what it was dealt; nothing without noise."""
     if not experiment.has_noise:
         return []
-    if why := experiment.uncovered():
-        return [("privacy", f"no ε: {why}")]
-    uploads = experiment.noisy_uploads(experiment.rounds)
-    training = experiment.noisy_steps(experiment.rounds)
-    spent = epsilon([experiment.privacy.noise] * uploads, experiment.privacy.delta, training)
-    text = f"ε = {spent:.4g} at δ = {experiment.privacy.delta:g} after {uploads} uploads"
-    if training is not None:
-        text += f" and {training.steps} steps of DP-SGD"
-    if 0 < experiment.privacy.budget < spent:
-        text += f"; uploads stop before ε = {experiment.privacy.budget:g}"
-    cost = ("privacy", f"{text}, per {experiment.privacy.unit}")
+    cost = ("privacy", experiment.planned_privacy())
+    if experiment.uncovered():
+        return [cost]
     return [cost, *_loose(experiment.privacy.delta, dealt)]
 
 

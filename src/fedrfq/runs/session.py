@@ -128,7 +128,7 @@ class Session:
         for experiment in experiments:
             # One image shows whether the map's weights are there and the images large enough.
             experiment.public.raw(torch.from_numpy(dataset.train_x[:1]))
-            privacy_record.check(experiment)
+            experiment.check_privacy()
         runs = [
             RunDirectory.create(out, experiment, environment(loop, r))
             for r, experiment in enumerate(experiments)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given, settings
@@ -89,6 +90,10 @@ def test_without_a_file_the_experiment_is_the_quickstarts() -> None:
     assert {**given_, "name": ""} == {**default, "name": ""}
 
 
+NOISE = ["--set", "method.name=local", "--set", "public.name=random"]
+NOISE += ["--set", "privacy.noise=2.0", "--set", "public.every=3"]
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -101,6 +106,7 @@ def test_without_a_file_the_experiment_is_the_quickstarts() -> None:
         (["--set", "method.name=fedavg"], "prototypes"),
         (["--set", "method.name=fedavg", "--set", "public.name=random"], "averages"),
         (["--experiment", "nowhere.toml"], "nowhere.toml"),
+        ([*NOISE, "--set", "privacy.budget=1"], "below what one upload costs"),
         (["--set", "track=mlflow"], "track = 'mlflow' is for `fedrfq run`"),
     ],
 )
@@ -130,6 +136,20 @@ def test_a_detector_is_chosen_in_the_open(
     done = fedrfq("committee", "init", "it", "--clients", 2, *options)
     assert f"detector: {detector}" in done.stdout
     assert Federation.read(Path("it/federation.toml").read_text(), "it").detector == detector
+
+
+def test_who_founds_and_who_joins_is_told_what_noise_will_cost(tmp_path: Path) -> None:
+    own = ["--classes", "fracture,healthy", "--shape", "1x28x28"]
+    options = [*own, *NOISE, "--set", "rounds=7"]
+    said = fedrfq("committee", "init", tmp_path / "it", "--clients", 2, *options).stdout
+    cost = "all 7 rounds together: ε = 3.709 at δ = 1e-05 after 3 uploads, per sample"
+    assert f"noise: {cost}" in said
+    scans = tmp_path / "scans.npz"
+    arrays = {"train_x": np.zeros((4, 28, 28), np.uint8), "train_y": np.arange(4) % 2}
+    test = {"test_x": arrays["train_x"], "test_y": arrays["train_y"]}
+    np.savez(scans, **arrays, **test, classes=["fracture", "healthy"])
+    home = tmp_path / "it" / "client-0"
+    assert cost in fedrfq("doctor", home, "--data", scans, "--timeout", 0.1, expect=1).stdout
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

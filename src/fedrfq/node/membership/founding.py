@@ -121,6 +121,7 @@ def purpose(
     chosen.check_untracked(
         "the parties of a federation keep histories of their own, which `fedrfq watch` shows"
     )
+    chosen.check_privacy()
     contract = (choice or ContractChoice()).contract(chosen)
     if contract is not None:
         chosen = experiment.load(file, [*sets, *_OF_CONTRACT], clients=clients)
