@@ -74,6 +74,10 @@ def test_it_is_verified_and_the_auditor_sees_the_mechanism(finished: Path) -> No
     *table, found = fedrfq("verify", finished, "--recompute", "--json").stdout.splitlines()
     assert json.loads(found)["privacy"]["noise"] == 2.0
     assert "agreed on 2 × what one" in "".join(table)
+    assert "All uploads" in "".join(table)
+    without = " ".join(fedrfq("verify", finished).stdout.replace("│", " ").split())
+    assert "No upload was checked" in without
+    assert "All uploads" not in without
 
 
 def test_the_seed_does_not_decide_the_noise(tmp_path: Path, finished: Path) -> None:

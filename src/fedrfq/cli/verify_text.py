@@ -68,10 +68,10 @@ def show(audit: Audit, rounds: Sequence[AuditedRound]) -> None:
     table.add_row("rounds", progress)
     table.add_row("view changes", str(result["view_changes"]))
     table.add_row("evidence", _evidence(result["evidence"]))
+    is_known = any(audited.recomputed for audited in rounds)
     if (agreed := _privacy(audit)) is not None:
-        table.add_row("privacy", _noise(agreed))
+        table.add_row("privacy", _noise(agreed, is_known))
     if audit.recompute:
-        is_known = any(audited.recomputed for audited in rounds)
         table.add_row("less weight", _reduced(result["reduced"], is_known))
         if audit.federation.task.is_revocable:
             table.add_row("taken back", _taken_back(result["taken_back"]))
@@ -90,11 +90,13 @@ def _privacy(audit: Audit) -> Privacy | None:
     return public.privacy
 
 
-def _noise(agreed: Privacy) -> str:
+def _noise(agreed: Privacy, are_checked: bool) -> str:
+    text = f"{MECHANISM}: agreed on {agreed.noise:g} × what one {agreed.unit} can change"
+    if not are_checked:
+        return f"{text}. No upload was checked: that takes --recompute, and the log of a server"
     return (
-        f"{MECHANISM}: agreed on {agreed.noise:g} × what one {agreed.unit} can change. All uploads"
-        " here are on the grid, and no mean is longer than that explains; that a client really"
-        " drew its noise no log can show"
+        f"{text}. All uploads here are on the grid, and no mean is longer than that explains; that"
+        " a client really drew its noise no log can show"
     )
 
 
