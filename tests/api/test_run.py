@@ -314,7 +314,11 @@ def test_what_is_no_source_is_refused_in_words(source: Any) -> None:
         fedrfq.run(source)
 
 
-def test_a_single_callback_is_refused_with_what_to_give() -> None:
+def test_what_is_no_list_of_callbacks_is_refused_with_what_to_give() -> None:
     callback: Any = fedrfq.Callback()
     with pytest.raises(fedrfq.UserError, match=r"give \[callback\]"):
         fedrfq.run({"rounds": 1}, callbacks=callback)
+    # The class itself, instead of one of it.
+    classes: Any = [fedrfq.Callback]
+    with pytest.raises(fedrfq.UserError, match=r"such as \[MyCallback\(\)\], found <class"):
+        fedrfq.run({"rounds": 1}, callbacks=classes)

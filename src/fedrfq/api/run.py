@@ -237,6 +237,12 @@ def _with_progress(callbacks: Iterable[Callback], progress: bool) -> list[Callba
     if isinstance(callbacks, Callback):
         raise UserError("callbacks: expected a list, found one callback; give [callback]")
     told = list(callbacks)
+    for callback in told:
+        if not isinstance(callback, Callback):
+            raise UserError(
+                "callbacks: expected objects of subclasses of fedrfq.Callback, such as "
+                f"[MyCallback()], found {callback!r:.80}"
+            )
     if progress:
         told.append(ProgressBar())
     return told
