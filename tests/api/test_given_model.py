@@ -14,9 +14,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 import fedrfq
+from fedrfq.leakage.audit import LeakageAudit
 from fedrfq.models import any_module
 from fedrfq.runs.given_modules import options
-from support.command import assert_same_run, only_run
+from support.command import CPU, assert_same_run, only_run
 from support.command import fedrfq as command
 
 SMALL: dict[str, Any] = {
@@ -87,6 +88,12 @@ def test_a_stopped_run_goes_on_with_the_same_module_only(
     assert_same_run(finished.path, again.path)
 
 
+@pytest.mark.usefixtures("nothing_given")
+def test_an_audit_of_privacy_asks_for_the_module_before_it_attacks(finished: fedrfq.Run) -> None:
+    with pytest.raises(fedrfq.UserError, match="give it with --module"):
+        LeakageAudit.of(finished.directory, 3, 100, 0, 0, CPU, lambda *_: None)
+
+
 def test_cohorts_of_modules_and_of_ours(tmp_path: Path) -> None:
     cohorts = [
         {"clients": 1, "name": "module", "source": "small"},
@@ -137,7 +144,8 @@ def test_the_command_line_imports_what_the_user_names(
     Image.new("L", (28, 28)).save(tmp_path / "a.png")
     # The module lies where Python would find it, and still no file makes us import it.
     for words in (["show"], ["predict", 0], ["export", 0], ["resume"]):
-        code = 0 if words == ["show"] else 2
+        # It is finished, so there is nothing to resume.
+        code = 0 if words in (["show"], ["resume"]) else 2
         picture = [tmp_path / "a.png"] if words[0] == "predict" else []
         done = command(words[0], path, *words[1:], *picture, expect=code)
         assert "nets" not in sys.modules

@@ -135,7 +135,6 @@ def resume(
 
     Example: fedrfq resume runs/mnist5k-fedrfq/20260101-120000-seed0-1a2b3c
     """
-    from fedrfq.data import is_given
     from fedrfq.runs.run_directory import RunDirectory
     from fedrfq.runs.session import Session, differences, pick_device
 
@@ -151,15 +150,25 @@ def resume(
             errors,
             f"note: {', '.join(changes)}: the last bits may differ from an uninterrupted run",
         )
-    if (result := stopped.result()) and is_given(stopped.experiment(exact=True).data.name):
-        # There is nothing to train, for which the data would have to be given again.
+    runs = [RunDirectory.open(other) for other in stopped.stack()]
+    results = [result for one in runs if (result := one.result())]
+    if len(results) == len(runs) and _needs_objects(stopped.experiment(exact=True)):
+        # There is nothing to train, for which data or a module would have to be given again.
         say(errors, _DONE)
-        _show_end([stopped], [result], json)
+        _show_end(runs, results, json)
         return
     with closing(Session.resume(path, torch_device)) as session, _page(session, watch):
         if session.state.round == session.rounds:
             say(errors, _DONE)
         _train(session, json)
+
+
+def _needs_objects(experiment: Experiment) -> bool:
+    """Return whether to train takes data or a module that the user gives to each process."""
+    from fedrfq.data import is_given
+    from fedrfq.runs.given_modules import sources
+
+    return is_given(experiment.data.name) or bool(sources(experiment))
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from fedrfq.methods import METHODS
 from fedrfq.models.stacked import LAYOUTS
 from fedrfq.privacy.cost import auc
 from fedrfq.runs.environment import here
+from fedrfq.runs.given_modules import check_given
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.snapshot import PrototypeSnapshot
 
@@ -84,6 +85,9 @@ class LeakageAudit:
                 f"{1 + shadows} federations of {experiment.clients} clients are too many: at most"
                 f" {_MAX_CLIENTS:,} clients are trained; lower --shadows"
             )
+        # Before hours of attacks on the public map; only shadows of prototypes train a model.
+        if experiment.method.exchanges:
+            check_given(experiment)
         dataset = experiment.data.load()
         recorded = run.environment()["data"].get("sha256")
         if dataset.sha256 != recorded:

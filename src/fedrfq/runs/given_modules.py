@@ -36,6 +36,13 @@ def sources(experiment: Experiment) -> list[str]:
     return list(dict.fromkeys(m.source for m in models if isinstance(m, AnyModule)))
 
 
+def check_given(experiment: Experiment) -> None:
+    """Raise UserError if a module of the experiment was not given to this process."""
+    for cohort in experiment.models():
+        if isinstance(cohort.model, AnyModule):
+            cohort.model.program()
+
+
 def options(experiment: Experiment) -> list[str]:
     """Return the options by which a command gets the same modules."""
     return [word for source in sources(experiment) for word in ("--module", as_option(source))]
