@@ -46,6 +46,15 @@ def test_a_comparison_is_a_table_and_is_carried_out_once(
     assert sorted(tmp_path.glob("mine/*/result.json")) == runs
 
 
+def test_a_comparison_says_what_noise_costs_each_method(
+    tmp_path: Path, study: dict[str, Any]
+) -> None:
+    study["experiment"] |= {"public": {"name": "random"}, "privacy": {"noise": 2.0}}
+    said = repr(fedrfq.compare(study, "cpu", tmp_path))
+    assert "Privacy of local: ε = 1.993 at δ = 1e-05 after 1 uploads, per sample." in said
+    assert "Privacy of fedproto: no ε: method 'fedproto' uploads prototypes" in said
+
+
 def small_net() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.Linear(8, 3))
 

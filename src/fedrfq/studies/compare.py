@@ -225,7 +225,16 @@ class ComparePlan(GridPlan):
             note += f" Controls, which send no prototypes and no models: {', '.join(controls)}."
         if self.axes.impossible:
             note += f" Controls left out: {'; '.join(self.axes.impossible)}."
-        return note + self.equal_settings()
+        return note + self.privacy() + self.equal_settings()
+
+    def privacy(self) -> str:
+        """Say what noise costs a client of each combination that has any."""
+        costs: dict[str, list[str]] = {}
+        for labels in self.axes.combinations():
+            experiment = self.axes.experiments[labels, self.axes.seeds[0]]
+            if experiment.has_noise:
+                costs.setdefault(experiment.planned_privacy(), []).append(" / ".join(labels))
+        return "".join(f" Privacy of {', '.join(names)}: {cost}." for cost, names in costs.items())
 
     def equal_settings(self) -> str:
         """Say which settings are the same experiments."""
