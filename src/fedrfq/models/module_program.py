@@ -250,7 +250,7 @@ class ModuleProgram:
         params = self._params(self.module)
         with torch.no_grad(), _explained("one image"):
             together = self._one(params, x, None, None)
-            alone = zip(*(self._one(params, one, None, None) for one in x.split(1)), strict=True)
+            alone = zip(*(self._one(params, one, None, None) for one in x[:, None]), strict=True)
             for of_both, of_each in zip(together, alone, strict=True):
                 if not torch.allclose(of_both, torch.cat(of_each), rtol=1e-3, atol=1e-4):
                     raise UserError(
