@@ -99,7 +99,7 @@ def bounded() -> list[str]:
     mine = _at(CENTRES[0], 450)
     lines = [
         _words(474, 34, "What an upload may do to its class", weight=600, colour="#1d3557"),
-        _words(474, 56, "a quarter of the way to a rival; two typical steps"),
+        _words(474, 56, "half of the way to a rival; two typical steps"),
         _line(mine, _at(CENTRES[1], 450), "#c9a063", dashed=True),
     ]
     for place, near_V in zip(UPLOADS, near_KV, strict=True):

@@ -39,7 +39,7 @@ _RULES = ("weighted", "mean", "paper", "median", "trimmed")
 # version as it is for good.
 _PINNED = {
     1: (
-        "8dd171efd3c2f39ebf5b9a94156979fb9a68516b2a7830a2c87a29efbafe9c70",
+        "1e981f08cfd3831f019a4a4f47a19af1ba2bd9f8852f1ee9d330d9d04bd6af50",
         "b6a8571ef14d2818d07ac0b26f240a9d33eb3a76f345b2afe310fcea7439294f",
     ),
 }

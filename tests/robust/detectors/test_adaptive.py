@@ -212,8 +212,8 @@ def test_a_lone_class_is_measured_from_the_certified_centres() -> None:
 
 
 def test_it_brings_its_rule_along() -> None:
-    assert AdaptiveDetector().rule("mean") == Bounded("mean", 25)
-    assert AdaptiveDetector(toward=50).rule("mean") == Bounded("mean", 50)
+    assert AdaptiveDetector().rule("mean") == Bounded("mean", 50)
+    assert AdaptiveDetector(toward=25).rule("mean") == Bounded("mean", 25)
 
 
 def test_a_negative_bound_is_refused() -> None:

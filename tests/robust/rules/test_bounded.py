@@ -32,20 +32,20 @@ def test_what_is_within_the_limits_is_the_plain_mean() -> None:
     assert combined(certified([0, 8 * ONE]), uploads) == [-ONE // 4, 8 * ONE + ONE // 4]
 
 
-def test_an_upload_goes_a_quarter_of_the_way_to_another_class_at_most() -> None:
-    """What asks for a quarter gets it; a swap asks for all of the way, and gets 1/16."""
+def test_an_upload_goes_half_of_the_way_to_another_class_at_most() -> None:
+    """What asks for a half gets it; a swap asks for all of the way, and gets a quarter."""
     last = certified([0, 8 * ONE])
-    for asked, got in ((2, 2), (4, 1), (8, 1 / 2)):
+    for asked, got in ((2, 2), (4, 4), (8, 2)):
         uploads = lines([[int(asked * ONE), int((8 - asked) * ONE)]])
         assert combined(last, uploads) == [int(got * ONE), int((8 - got) * ONE)]
 
 
 def test_toward_another_class_it_may_go_as_far_as_the_federation_says() -> None:
-    """Half of the way is whole then, and a swap gets 1/4."""
+    """A quarter of the way is whole then, and a swap gets 1/16."""
     last = certified([0, 8 * ONE])
-    for asked, got in ((4, 4), (8, 2)):
+    for asked, got in ((2, 2), (4, 1), (8, 1 / 2)):
         uploads = lines([[asked * ONE, (8 - asked) * ONE]])
-        near = limited(last, uploads, uploads.held_KJ, toward=50).values_KJV[0, :, 0]
+        near = limited(last, uploads, uploads.held_KJ, toward=25).values_KJV[0, :, 0]
         assert near.tolist() == [got * ONE, (8 - got) * ONE]
 
 
@@ -60,11 +60,9 @@ def test_away_from_all_others_a_step_is_the_limit(place: int, pull: float) -> No
 def test_two_classes_come_no_closer_than_half_the_usual_distance() -> None:
     """Nearest neighbours are 2, 2 and 8 apart, so 1 is left to classes 0 and 1 for ever.
 
-    A quarter of the 2 between them is still free. At 1 nothing is.
+    Half of the 2 between them is still free. At 1 nothing is.
     """
-    assert (
-        combined(certified([0, 2 * ONE, 10 * ONE]), lines([[ONE // 4, None, None]]))[0] == ONE // 4
-    )
+    assert combined(certified([0, 2 * ONE, 10 * ONE]), lines([[ONE, None, None]]))[0] == ONE
     last = certified([0, ONE, 4 * ONE, 8 * ONE, 12 * ONE])
     # The others are as far from where their classes were, away from all rivals or near to none.
     others = [[None] * j + [(4 * j - 4) * ONE + ONE // 8] + [None] * (4 - j) for j in (2, 3, 4)]
@@ -92,9 +90,9 @@ def test_who_has_no_weight_sets_no_limit_and_no_start() -> None:
 
 
 def test_it_limits_any_rule() -> None:
-    """The median of 8, 8 and 1, of which 1/2, 1/2 and 1 are left."""
+    """The median of 8, 8 and 1, of which 2, 2 and 1 are left."""
     uploads = lines([[8 * ONE, None], [8 * ONE, None], [ONE, None]])
-    assert combined(certified([0, 8 * ONE]), uploads, "median")[0] == ONE // 2
+    assert combined(certified([0, 8 * ONE]), uploads, "median")[0] == 2 * ONE
 
 
 @pytest.mark.parametrize("sign", [1, -1])

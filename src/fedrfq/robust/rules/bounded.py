@@ -3,10 +3,10 @@
 Every upload pulls the centre of its class from the last certified place to its own. Three limits
 shorten the pull, and leave its direction as it is:
 
-- *toward a rival*: it may go a quarter of the way toward the last centre of any other class, or
-  another share (`detector.toward`). All spread but that along the line between the two classes
-  cancels, so honest uploads, who deviate in all directions, seldom reach the limit, while a swapped
-  class is cut to 1/16.
+- *toward a rival*: it may go half of the way toward the last centre of any other class, or another
+  share (`detector.toward`). All spread but that along the line between the two classes cancels, so
+  honest uploads, who deviate in all directions, seldom reach the limit, while a swapped class is
+  cut to a quarter.
 - *alone*: it may be twice as far as is typical in the round from the middle of its class's uploads,
   the median by samples.
 - *a step*: it may go twice as far as is typical in the round from the last centre.
@@ -18,7 +18,7 @@ the redescending estimators of robust statistics.
 
 What is left is combined by the method's rule. So nobody is accused here, and nobody needs to be
 outvoted: it works in classes that only a few clients hold, where liars may be the majority. Those
-can move a class, but only by a quarter of the way a round.
+can move a class, but only by half of the way a round.
 
 The last centre may be a lie itself: of somebody who was there first, or was alone. So where all
 uploads of a class are farther than a step from it, it starts afresh, as a class without a last
@@ -46,7 +46,7 @@ from fedrfq.robust.state import State
 UNIT = 1 << 10
 PERCENT = 100
 # The farthest that an upload may go toward another class, in percent of the way.
-TOWARD = 25
+TOWARD = 50
 # The farthest that it may go at all, or be from its class's other uploads, in typical distances.
 STEPS = 2
 # How fast a share falls beyond a limit. Honest uploads do go toward rivals while features still
