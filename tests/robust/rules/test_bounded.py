@@ -45,8 +45,9 @@ def test_toward_another_class_it_may_go_as_far_as_the_federation_says() -> None:
     last = certified([0, 8 * ONE])
     for asked, got in ((2, 2), (4, 1), (8, 1 / 2)):
         uploads = lines([[asked * ONE, (8 - asked) * ONE]])
-        near = limited(last, uploads, uploads.held_KJ, toward=25).values_KJV[0, :, 0]
-        assert near.tolist() == [got * ONE, (8 - got) * ONE]
+        weight_KJ = np.full((1, 2), FULL)
+        found = Bounded(toward=25).combine({}, last, uploads, weight_KJ)[1]
+        assert found[:, 0].tolist() == [got * ONE, (8 - got) * ONE]
 
 
 @pytest.mark.parametrize(("place", "pull"), [(2, 2.0), (4, 2.0), (16, 0.08)])
