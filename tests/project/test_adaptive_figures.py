@@ -20,7 +20,7 @@ def test_classes_of_a_single_client_cost_what_is_recorded() -> None:
     text = (RESULTS / "adaptive" / "sole" / "table.json").read_text(encoding="utf-8")
     lost: dict[str, list[str]] = {"none": [], "sole": []}
     for cell in json.loads(text)["cells"]:
-        lost[cell["attack"]].append(f"{cell['prototype_loss']['mean']:.1f}")
+        lost[cell["attack"]].append(adaptive_matrix.points(cell["prototype_loss"]["mean"]))
     for attack, title in (("none", "no attack"), ("sole", "`sole`")):
         without, apart, keep, hold = lost[attack]
         assert f"| {title} | {without} | {keep} | **{apart}** | {hold} |" in PAGE
