@@ -30,8 +30,8 @@ from support.parties import keys, purpose
 
 # The run ids of federations without couriers: of a simulated one, and of one on a network.
 RUNS = (
-    "ba0af0ccbf38b16daf06f0f5524b12cb93a8d0761eed8e87e08b25adcf783da3",
-    "8e11fa5367725f53ccdd7e149056cf74ff6816d10f124cb956e71e6f1f6f53f7",
+    "5f5475e0daefc665d46b60d4cf93e27b0f628eab251e7a507981a657d769e903",
+    "e8f14486b24c3cb7a69f931314eab2946bc7865dbd40a888211b544cee4bef9a",
 )
 
 

@@ -87,8 +87,7 @@ class AdaptiveDetector(Detector):
     lone: str = option("apart", LONE_WORDS, one_of(LONE))
     toward: int = option(
         TOWARD,
-        "Farthest that an upload may go toward another class, in percent of the way; beyond that "
-        "it counts less",
+        "Percent of the way to another class beyond which an upload counts less",
         "1 to 100",
     )
 
