@@ -39,7 +39,7 @@ _RULES = ("weighted", "mean", "paper", "median", "trimmed")
 # version as it is for good.
 _PINNED = {
     1: (
-        "1e981f08cfd3831f019a4a4f47a19af1ba2bd9f8852f1ee9d330d9d04bd6af50",
+        "87ff959d27a9e133ef99740177ef3ed71234779be6a1fef84dc51ac4b96b52cc",
         "b6a8571ef14d2818d07ac0b26f240a9d33eb3a76f345b2afe310fcea7439294f",
     ),
 }

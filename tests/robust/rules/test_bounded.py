@@ -151,6 +151,15 @@ def test_who_has_few_samples_does_not_set_the_middle() -> None:
     assert combined(certified([None, None]), replace(sent, counts_KJ=counts_KJ))[0] < ONE // 10
 
 
+def test_who_claims_very_many_samples_does_not_set_the_middle() -> None:
+    """A liar with a million samples sends 90, two honest clients with thirty send 0."""
+    sent = lines([[90 * ONE, None], [0, 20 * ONE], [0, 21 * ONE], [None, 19 * ONE]])
+    counts_KJ = np.where(sent.held_KJ, 30, 0)
+    counts_KJ[0, 0] = 10**6
+    near = limited(certified([None, None]), replace(sent, counts_KJ=counts_KJ), sent.held_KJ)
+    assert near.values_KJV[:3, 0, 0].tolist() == [pytest.approx(0, abs=ONE // 10), 0, 0]
+
+
 def test_who_has_few_samples_may_go_as_far_as_noise_explains() -> None:
     """Noise moves a mean of one sample by 8, so with that of two steps of 1 it may go by 18."""
     start = certified([0])

@@ -8,7 +8,7 @@ shorten the pull, and leave its direction as it is:
   honest uploads, who deviate in all directions, seldom reach the limit, while a swapped class is
   cut to a quarter.
 - *alone*: it may be twice as far as is typical in the round from the middle of its class's uploads,
-  the median by samples.
+  the median by samples. There no client counts for more of them than is typical in the round.
 - *a step*: it may go twice as far as is typical in the round from the last centre.
 
 Typical is the median over clients of each one's own median over its classes, so a client has one
@@ -72,9 +72,11 @@ class Bounded(Rule):
 
 def limited(last: Globals, uploads: Uploads, weight_KJ: Ints, toward: int = TOWARD) -> Uploads:
     """Return the uploads, moved toward where their classes start as far as the limits ask."""
-    # By samples, so that who claims a class with few of them does not set its middle.
-    middle_JV = median(uploads, uploads.counts_KJ * weight_KJ)
     pulls = _Pulls.of(uploads, weight_KJ)
+    # By samples, so that who claims a class with few of them does not set its middle; but no more
+    # of them than is typical, or a few who claim very many would.
+    usual = typical(uploads.counts_KJ[pulls.client_N, pulls.class_N], pulls.client_N)
+    middle_JV = median(uploads, np.minimum(uploads.counts_KJ, usual) * weight_KJ)
     near_KJV = uploads.values_KJV.copy()
     near_KJV[pulls.client_N, pulls.class_N] = pulls.shortened(
         pulls.start(last, middle_JV), middle_JV, toward
