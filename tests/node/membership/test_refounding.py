@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -217,6 +217,39 @@ def test_who_goes_back_to_the_first_federation_has_its_log_again(
     agree(hospital, shared)
     with opened(hospital) as log:
         assert [message.digest for message in log.messages] == [said.digest]
+
+
+def test_what_a_crash_interrupts_is_finished_and_nobody_starts_without_a_log(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes after the first file, then after the second, and so on."""
+    hospital = tmp_path / "hospital"
+    founded(shared, 1000)
+    agree(hospital, shared)
+    said = note(hospital)
+    founded(shared, 2000)
+    rename = Path.rename
+    for allowed in range(1, 9):
+        moves = iter(range(allowed))
+
+        def crashing(path: Path, target: Path, moves: Iterator[int] = moves) -> Path:
+            if next(moves, None) is None:
+                raise KeyboardInterrupt
+            return rename(path, target)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "rename", crashing)
+            with suppress(KeyboardInterrupt):
+                refounding.set_aside(hospital)
+        assert not (hospital / "federation.toml").exists()
+        assert not refounding.has_agreed(hospital, shared)
+        refounding.set_aside(hospital)
+        (aside,) = (hospital / "set-aside").iterdir()
+        assert {"federation.toml", "log"} <= {path.name for path in aside.iterdir()}
+        founded(shared, 1000)
+        agree(hospital, shared)
+        with opened(hospital) as log:
+            assert [message.digest for message in log.messages] == [said.digest]
 
 
 def test_a_party_that_has_agreed_goes_on(tmp_path: Path, shared: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedrfq.errors import UserError
 from fedrfq.federation.federation_file import Federation
-from fedrfq.files.atomic import reporting_write_errors
+from fedrfq.files.atomic import reporting_write_errors, sync_folder
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import read_federation
 from fedrfq.node.storage import audit_writer, log_reader
@@ -22,8 +22,9 @@ from fedrfq.node.storage.write_ahead_log import locked
 ASIDE = "set-aside"
 # Digits of the run's id in the name of the folder that has what was set aside.
 _DIGITS = 16
-# In the order in which they are set aside. federation.toml goes last, and comes back last: as long
-# as it is in the folder, an interrupted move has not been finished.
+# What federation.toml is called while the rest is set aside. Nobody can be started with such a
+# folder: a server that had its federation, and not its log, would vote again.
+_LEAVING = f"{FEDERATION}.leaving"
 _MOVED = (
     log_reader.FOLDER,
     "log.damaged-*",
@@ -32,7 +33,6 @@ _MOVED = (
     epochs.PROPOSAL,
     # A model of another contract would have another shape.
     "model",
-    FEDERATION,
 )
 
 
@@ -67,19 +67,27 @@ def has_agreed(folder: Path, shared: Path) -> bool:
 def set_aside(folder: Path) -> Path | None:
     """Set aside what the party has of a federation that it agreed to; return where that is.
 
-    None if it has agreed to none. Nothing is ever removed.
+    None if it has agreed to none. Nothing is ever removed. What a crash has interrupted is finished
+    by the next call.
     """
-    if not (folder / FEDERATION).exists():
+    leaving = folder / _LEAVING
+    if not leaving.exists() and not (folder / FEDERATION).exists():
         return None
-    aside = _place(folder, read_federation(folder / FEDERATION))
     # A party that runs must not lose its log.
     lock = locked(folder)
     try:
-        make_folder(aside, 0o700)
-        with reporting_write_errors(aside):
+        with reporting_write_errors(folder):
+            if not leaving.exists():
+                (folder / FEDERATION).rename(leaving)
+                sync_folder(folder)
+            aside = _place(folder, read_federation(leaving))
+            make_folder(aside, 0o700)
             for pattern in _MOVED:
                 for path in sorted(folder.glob(pattern)):
                     path.rename(aside / path.name)
+            sync_folder(aside)
+            leaving.rename(aside / FEDERATION)
+            sync_folder(folder)
     finally:
         os.close(lock)
     return aside
@@ -91,8 +99,11 @@ def take_back(folder: Path, federation: Federation) -> None:
     if not aside.exists():
         return
     with reporting_write_errors(folder):
+        # federation.toml last: without it nobody starts with a part of the rest.
         for path in sorted(aside.iterdir(), key=lambda path: path.name == FEDERATION):
+            sync_folder(folder)
             path.rename(folder / path.name)
+        sync_folder(folder)
         aside.rmdir()
 
 
